@@ -103,8 +103,8 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
             )
         if first.objective != other.objective:
             problems.append(
-                f"--compare {other.name} must be after the same objective as {first.name}, {first.objective}, "
-                f"but is after {other.objective}."
+                f"--compare {other.name} must have the same objective as {first.name}, {first.objective}, "
+                f"but has {other.objective}."
             )
     if problems:
         raise UsageError(*dict.fromkeys(problems))
@@ -213,12 +213,12 @@ def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
     told = []
     changed = _find_changed_names(own.get("files", {}), theirs.get("files", {}))
     if changed:
-        told.append(f"The code of {other.name} is other than that of {first.name}: {', '.join(changed)}.")
+        told.append(f"The code of {other.name} differs from {first.name}: {', '.join(changed)}.")
     if other_data := _find_changed_names(_collect_data_digests(first.searched), _collect_data_digests(other.searched)):
-        told.append(f"The data of {other.name} is other than that of {first.name}: {', '.join(other_data)}.")
+        told.append(f"The data of {other.name} differs from {first.name}: {', '.join(other_data)}.")
     before, after = _describe_space(first.searched), _describe_space(other.searched)
     for name in (name for name in _find_changed_names(before, after) if name != "seed"):
-        was, is_ = (space.get(name, "not there") for space in (before, after))
+        was, is_ = (space.get(name, "absent") for space in (before, after))
         told.append(f"{name} was {was} in {first.name}, {is_} in {other.name}.")
     if first.searched.objectives[1:] != other.searched.objectives[1:]:
         told.append(f"Their further objectives differ; they are compared by {first.searched.objective.metric} alone.")

@@ -36,10 +36,10 @@ def _render_html(sides: Sequence[SearchCurve]) -> str:
         Section("Which one found more", says, table=build_comparison_rows(sides), notes="\n".join([*notes, ONE_EACH]))
     ]
     if any(side.steps for side in sides):
-        told = "The best value so far, over the time that each search ran and over the trials that it had begun."
+        told = "The best value so far, over the running time of each search and over its started trials."
         sections.append(Section("Progress", told, _build_figures(sides)))
     configs = build_config_rows(sides)
-    same = "The best trials have the same config." if len(configs) == 1 else "What their configs differ in."
+    same = "The best trials have the same config." if len(configs) == 1 else "The differences between their configs."
     if all(side.best for side in sides):
         sections.append(Section("The best trials", same, table=configs if len(configs) > 1 else ()))
     subtitle = str(first.searched.about.get("config", {}).get("task", ""))

@@ -36,10 +36,10 @@ def build_trial_table(searched: SearchRecord) -> Section | None:
         return None
     rows = trial_rows(searched.trials, searched.objectives)
     left = len(searched.trials) - LISTED
-    notes = f"{pluralize(left, 'trial')} more in trials.parquet, which has every report." if left > 0 else ""
+    notes = f"{pluralize(left, 'trial')} more in trials.parquet, which contains all reports." if left > 0 else ""
     return Section(
         "All trials",
-        "Best first, by the best report of each, however many epochs it ran.",
+        "The best first, by the best report of each trial at any epoch.",
         table=rows[: LISTED + 1],
         notes=notes,
     )

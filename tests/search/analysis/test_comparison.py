@@ -106,7 +106,7 @@ def test_only_comparable_searches_are_compared():
         compare([Path("/runs/quick"), Path("/runs/other"), Path("/runs/quick")], [first, other, first])
     assert refused.value.problems == (
         "--compare other must be a search of the same task as quick, my_task.py:MyTask, but is of arc.",
-        "--compare other must be after the same objective as quick, val/score:max, but is after val/loss:min.",
+        "--compare other must have the same objective as quick, val/score:max, but has val/loss:min.",
         "--compare must name another search than quick, but got quick.",
     )
 
@@ -136,8 +136,8 @@ def test_differences_name_code_data_ranges_and_constants():
         for each in made.trials:
             each.user_attrs["datasets"] = [{"name": "digits", "digest": digest}]
     assert sorted(config_differences(*sides(first, other))) == [
-        "The code of slow is other than that of quick: model.py.",
-        "The data of slow is other than that of quick: digits.",
+        "The code of slow differs from quick: model.py.",
+        "The data of slow differs from quick: digits.",
         "epochs was 9 in quick, 27 in slow.",
         "lr was searched in 0.0001..0.1:log in quick, searched in 0.0001..0.01:log in slow.",
     ]

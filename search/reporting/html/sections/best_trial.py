@@ -83,15 +83,15 @@ def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenT
     """Return a comparison of the best trial with the defaults by the last epoch that both reached."""
     if defaults is None:
         return (
-            "The task's own defaults were not tried, as where one lies outside of what is searched: "
-            "what it gained over them is not known."
+            "The task's defaults were not tried, for example because one lies outside of the search space: "
+            "the gain over them is unknown."
         )
     if defaults.number == trial.number:
         return "These are the task's defaults: no other trial reported a better value."
     ended, objective = _describe_end(defaults), searched.objective
     compared = compare_at_equal_epochs(trial, defaults, objective)
     if compared is None:
-        return f"The task's defaults (trial {defaults.number}) have nothing to compare it with: the trial {ended}."
+        return f"The task's defaults (trial {defaults.number}) cannot be compared with it: their trial {ended}."
     epoch, value, before = compared
     difference = f"{format_change(value, before)} {'better' if objective.is_better(value, before) else 'worse'}"
     told = f"By epoch {epoch}, the last that both reached, it had {format_value(value)} and the task's defaults "

@@ -49,7 +49,7 @@ def _summary_text(trials: Sequence[FrozenTrial]) -> str:
     longest = max(max(intermediate_values(trial)) for trial in trials)
     ends = Counter(max(intermediate_values(trial)) for trial in trials if get_outcome(trial) == "pruned")
     full = sum(max(intermediate_values(trial)) == longest for trial in trials)
-    told = f"{pluralize(len(trials), 'trial')} reported; {full} of them came to epoch {longest}, the last."
+    told = f"{pluralize(len(trials), 'trial')} reported; {full} of them reached the last epoch, {longest}."
     if ends:
         stops = join_words([f"{count} after epoch {epoch}" for epoch, count in ends.most_common(3)])
         told += f" {pluralize(ends.total(), 'trial')} stopped early{', most often' if len(ends) > 3 else ':'} {stops}."

@@ -53,14 +53,14 @@ def _summary_text(
     if later:
         count = sum(max(intermediate_values(trial)) >= epoch for trial in later)
         told.append(
-            f"{pluralize(len(later), 'trial')} begun after trial {best.number} reported nothing better; "
-            f"{count} of them came to its epoch {epoch} or further."
+            f"{pluralize(len(later), 'trial')} that started after trial {best.number} reported no better value; "
+            f"{count} of them reached its epoch {epoch}."
         )
     elif best.number == searched.trials[-1].number:
-        told.append("It is of the last trial that was begun: more trials may find better values.")
+        told.append("It is from the last trial that started: more trials may find better values.")
     if pauses := clocked.pauses:
         length = format_duration(sum(seconds for _, seconds in pauses))
-        told.append(f"Nothing ran in {pluralize(len(pauses), 'pause')}, {length} in all: left out, and dashed below.")
+        told.append(f"The time is without {pluralize(len(pauses), 'pause')}, {length} in all, which are dashed below.")
     return " ".join(told)
 
 

@@ -17,12 +17,12 @@ MOST = 12  # bars; the others are negligible
 SLICES = 4
 UNSURE = 2  # slices if no parameter is significant
 NOTES = (
-    "Trials are compared by their place: who ran to the end comes before who came less far, then the best value "
-    "counts, and who diverged is last. A share is how much worse the places of trials are told from the parameters "
-    "when the values of one are shuffled among them, by a forest of trees that has not seen those trials; what two "
-    f"parameters do together counts for both. The lines are its interval of {format_percent(SURE)}, from how much it "
-    "differs between halves of the trials. A parameter matters if that is above 0, and its share more than any gets by "
-    f"chance, with values that belong to other trials, in all but one of {SHUFFLES} shuffles."
+    "Trials are ranked by the epoch that they reached, then by their best value; diverged trials are last. A random "
+    "forest predicts the ranks of trials that it was not trained on. The share of a parameter is the loss of accuracy "
+    "after its values are shuffled; an effect of two parameters together counts for both. The lines are "
+    f"{format_percent(SURE)} intervals, from the differences between halves of the trials. A parameter matters if its "
+    "interval is above 0, and its share exceeds what any parameter gets by chance, with the values of other trials, in "
+    f"all but one of {SHUFFLES} shuffles."
 )
 
 
@@ -44,8 +44,8 @@ def build(searched: SearchRecord) -> Section | None:
 def _explain_no_importances(found: Importances) -> str:
     if found.trials < FEWEST:
         return (
-            f"Too few trials to tell: {found.trials} can be compared, and with fewer than {FEWEST} "
-            "hardly anything can be distinguished from chance."
+            f"Too few trials: {found.trials} can be compared, and with fewer than {FEWEST} "
+            "hardly any effect can be distinguished from chance."
         )
     return f"No importance can be computed: the {found.trials} trials have equal values, or equal parameters."
 
@@ -57,20 +57,20 @@ def _summary_text(searched: SearchRecord, found: Importances) -> str:
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
-            f"{told}it is unclear what mattered. No parameter explains clearly more of how trials differ than "
-            f"chance may, {format_percent(found.chance or 0)} here. More trials may tell."
+            f"{told}it is unclear what mattered. No parameter explains clearly more of the differences between trials "
+            f"than chance may, {format_percent(found.chance or 0)} here. More trials may show more."
         )
     first = mattering[0]
     is_clear = all(one.high < first.low for one in found.each if one is not first)
     names = first.name if is_clear else join_words([one.name for one in mattering])
     shares = ", ".join(_format_importance(one) for one in mattering)
-    told += f"{names} mattered{' most' if is_clear else ''}. The share of how trials differ that follows from each: "
+    told += f"{names} mattered{' most' if is_clear else ''}. The share of the differences that each explains: "
     told += f"{shares}."
     if any(after.high >= before.low for before, after in pairwise(mattering)):
         told += " Where two of these intervals overlap, the order may be chance."
     if rest:
-        told += f" Whether {join_words(rest)} did anything is not clear: it may be nothing, or chance, "
-        told += f"which gives up to {format_percent(found.chance or 0)}."
+        told += f" Whether {join_words(rest)} had an effect is not clear: chance alone "
+        told += f"gives up to {format_percent(found.chance or 0)}."
     return told
 
 

@@ -120,7 +120,7 @@ def _summary_text(searched: SearchRecord, modes: Modes, measures: Sequence[Measu
         yield f"The best value, {format_value(best)}, was reached in {join_words(shares)}."
     if epoch is not None:
         medians = join_words(format_medians(f"{objective.metric} by epoch {epoch}"))
-        yield f"By epoch {epoch}, of the trials that came to it, the median is {medians}."
+        yield f"Among the trials that reached epoch {epoch}, the median is {medians}."
     if len(speeds := format_medians("samples per second")) > 1:
         yield f"The median of samples per second is {join_words(speeds)}."
     diverged = {mode: count for mode, trials in modes.items() if (count := _count_diverged(trials))}

@@ -78,7 +78,7 @@ def describe_best_range(searched: SearchRecord, axis: Axis, places: Mapping[int,
     lower, upper = sum(share <= EDGE for share in shares), sum(share >= 1 - EDGE for share in shares)
     for name, end, there in (("lower", ends[0], lower), ("upper", ends[1], upper)):
         if 2 * there > len(values):
-            edge = f"most of them at the {name} end of what was searched, {format_value(end)}: look beyond it"
+            edge = f"most of them at the {name} end of the range, {format_value(end)}: search beyond it"
             return f"{axis.name}: {some} trials lie {between}, {edge}."
     return f"{axis.name}: {some} trials lie {between}; {format_value(ends[0])} to {format_value(ends[1])} was searched."
 

@@ -35,7 +35,7 @@ def _summary_text(spans: Sequence[Span]) -> str:
     gangs = len({span.gang for span in spans})
     told = f"{pluralize(gangs, 'gang')} trained in {format_percent(shares['training'])} "
     told += f"of the {format_duration(together)} that "
-    told += "it held its workers" if gangs == 1 else "they held their workers, taken together"
+    told += "it held its workers" if gangs == 1 else "they held their workers, summed over gangs"
     started, waited = format_percent(shares["start-up"]), format_percent(shares["waiting"])
     return f"{told}; {started} went into the start of workers and trials, {waited} into waiting."
 

@@ -164,5 +164,5 @@ def test_page_that_cannot_be_written_is_told_in_a_line(tmp_path):
 def test_long_table_is_cut_with_a_note():
     told = build_trial_table(search([trial(number, scores=[0.1]) for number in range(LISTED + 20)]))
     assert len(told.table) == LISTED + 1
-    assert told.notes == "20 trials more in trials.parquet, which has every report."
+    assert told.notes == "20 trials more in trials.parquet, which contains all reports."
     assert build_trial_table(search([])) is None

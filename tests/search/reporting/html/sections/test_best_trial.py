@@ -70,7 +70,7 @@ def test_copy_that_began_after_the_defaults_ended_is_not_compared():
     for epoch in (1, 2):
         del copy.intermediate_values[epoch]
     trials = [reached(0, 0.4, outcome="pruned"), copy]
-    assert "have nothing to compare it with: the trial was stopped after epoch 1" in says(*trials)
+    assert "cannot be compared with it: their trial was stopped after epoch 1" in says(*trials)
     assert format_gain(search(trials, DEFAULTS)) is None
 
 
@@ -87,7 +87,7 @@ def test_trials_with_the_best_value_are_all_told():
 
 def test_diverged_defaults_are_no_measure():
     best, silent = reached(1, 0.5), reached(0, outcome="diverged", reason="train/loss is not finite")
-    assert "nothing to compare it with: the trial diverged (train/loss is not finite)." in says(silent, best)
+    assert "cannot be compared with it: their trial diverged (train/loss is not finite)." in says(silent, best)
     assert format_gain(search([silent, best], DEFAULTS)) is None
     ahead = says(reached(0, 0.7, outcome="diverged", reason="its loss rose"), best)
     assert "had 0.7: 0.2 (29 %) worse. The trial of the defaults diverged (its loss rose)." in ahead
@@ -99,7 +99,7 @@ def test_missing_defaults_are_told_as_not_tried():
     assert "were not tried" in says(best, first={})  # a function's space has no defaults
     assert "were not tried" in says(best, first=DEFAULTS)  # interrupted before they began
     partly = trial(0, scores=[0.4], params={"lr": 0.01, "precision": "bf16"})
-    assert "were not tried, as where one lies outside" in says(partly, trial(1, scores=[0.5], params={}))
+    assert "were not tried, for example because one lies outside" in says(partly, trial(1, scores=[0.5], params={}))
 
 
 def test_values_of_the_table_are_whole_or_a_dash():

@@ -18,7 +18,7 @@ def test_few_traces_show_all_curves_and_the_best_stands_out():
 
 def test_lengths_of_curves_are_told_and_one_report_is_a_dot():
     told = build(search([trial(0, scores=[0.1, 0.2, 0.3]), trial(1, "pruned", [0.15]), trial(2, "pruned", [0.1, 0.2])]))
-    assert "3 trials reported; 1 of them came to epoch 3, the last." in told.says
+    assert "3 trials reported; 1 of them reached the last epoch, 3." in told.says
     assert "2 trials stopped early: 1 after epoch 1 and 1 after epoch 2." in told.says
     assert any("markers" in trace.mode and 0.15 in trace.y for trace in told.figures[0].data)
 

@@ -52,7 +52,7 @@ def test_modes_are_compared_at_the_epoch_that_all_reached():
     trials = [in_mode(0, "fp32", [0.1, 0.9]), in_mode(1, "fp32", [0.3], "pruned"), in_mode(2, "bf16", [0.2], "pruned")]
     told = build(search(trials)).says
     medians = "0.2 in fp32 (2 trials) and 0.2 in bf16 (1 trial)"
-    assert f"By epoch 1, of the trials that came to it, the median is {medians}." in told
+    assert f"Among the trials that reached epoch 1, the median is {medians}." in told
 
 
 def test_best_value_of_several_modes_names_them_all():

@@ -43,10 +43,10 @@ def shown(function, made, name):
 def test_important_parameters_are_told_and_drawn():
     made = build(drawn(60, hill))
     first, *sentences = made.says.split("\n")
-    told = "From 60 trials: lr and decay mattered. The share of how trials differ that follows from each: lr 48 % (30 %"
+    told = "From 60 trials: lr and decay mattered. The share of the differences that each explains: lr 48 % (30 %"
     assert first.startswith(told)
     assert "decay 27 % (15 % to 40 %). Where two of these intervals overlap, the order may be chance." in first
-    assert "Whether kind did anything is not clear: it may be nothing, or chance, which gives up to" in first
+    assert "Whether kind had an effect is not clear: chance alone gives up to" in first
     assert [sentence.split()[0] for sentence in sentences] == ["lr:", "decay:"]
     bars, *others = made.figures
     assert list(bars.data[0].y) == ["kind", "decay", "lr"]
@@ -59,7 +59,7 @@ def test_unclear_importances_are_told_as_such():
     assert "it is unclear what mattered" in unclear.says
     assert len(unclear.figures) == 3
     few = build(drawn(8, hill))
-    assert few.says.startswith("Too few trials to tell: 8 can be compared")
+    assert few.says.startswith("Too few trials: 8 can be compared")
     assert not few.figures
     assert build(drawn(20, lambda p, draw: 1.0)).says.startswith("No importance can be computed: the 20 trials")
 
@@ -106,8 +106,8 @@ def test_markup_in_a_choice_is_escaped():
     ("best", "told"),
     [
         (-3, "the best 5 trials lie between 0.0008 and 0.0012; 1e-05 to 0.1 was searched."),
-        (-1, "most of them at the upper end of what was searched, 0.1: look beyond it."),
-        (-5, "most of them at the lower end of what was searched, 1e-05: look beyond it."),
+        (-1, "most of them at the upper end of the range, 0.1: search beyond it."),
+        (-5, "most of them at the lower end of the range, 1e-05: search beyond it."),
     ],
 )
 def test_range_of_the_best_trials_is_told(best, told):

@@ -13,7 +13,7 @@ def test_each_gang_has_a_row_and_shares_of_time_are_told():
         trial(2, scores=[0.1, 0.2, 0.3, 0.4], began=3.0, gang="b"),
     ]
     told = build(search(trials))
-    assert told.says.startswith("2 gangs trained in 94 % of the 1:25 that they held their workers, taken together;")
+    assert told.says.startswith("2 gangs trained in 94 % of the 1:25 that they held their workers, summed over gangs;")
     assert told.says.endswith("0 % went into the start of workers and trials, 6 % into waiting.")
     (figure,) = told.figures
     bars = {bar.name: bar for bar in figure.data}
