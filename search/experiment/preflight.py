@@ -27,7 +27,7 @@ from trainables.preflight.findings import make_finding, sort_findings
 from trainables.preflight.process import audit_apart
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 6.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
+LIMIT_S = 10.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
 LONGEST_S = 600.0  # after which a task that hangs is ended
 FILE = "preflight-{}.json"  # in the storage folder, by task: --dry-run reads the costs in it
 

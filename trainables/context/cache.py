@@ -4,6 +4,7 @@ import logging
 import operator
 import os
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -48,12 +49,16 @@ class Cache:
         limit: Largest size of all values together, in bytes. Default: half of one CPU's share of the memory, since a
             worker has one CPU.
         entries: Largest number of values.
+
+    Attributes:
+        seconds: What making the values that were kept took, which later trials need not repeat.
     """
 
     def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self.limit = memory // (os.cpu_count() or 1) // 2 if limit is None else limit
         self.entries = entries
+        self.seconds = 0.0
         self._kept: OrderedDict[str, Entry] = OrderedDict()
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
@@ -70,6 +75,7 @@ class Cache:
                 name,
                 stale,
             )
+        start, before = time.perf_counter(), self.seconds
         entry = _build_entry(make())
         size = sum(entry.sizes.values())
         if size > self.limit:
@@ -81,6 +87,7 @@ class Cache:
             )
             return entry.value
         self._kept[name] = entry
+        self.seconds = before + time.perf_counter() - start  # with the values that `make` cached in turn
         while len(self._kept) > self.entries or self._get_total_size() > self.limit:
             self._kept.popitem(last=False)
         return entry.value

@@ -101,7 +101,6 @@ class Audit:
         self._noise = 0.0
         self._evaluate_s: float | None = None
         self._largest: int | None = None
-        self._start = time.perf_counter()
 
     def run(self) -> AuditResult:
         """Run all parts. What is wrong with the task is a finding; nothing that the task raises is raised."""
@@ -223,7 +222,8 @@ class Audit:
         )
 
     def _audit_cost(self) -> None:
-        left = max(1.0, self.request.limit_s - (time.perf_counter() - self._start))
+        left = max(1.0, self.request.limit_s - sum(self.seconds.values()))
+        self._until = time.perf_counter() + left
         configs = [("", self.request.config), *self.request.corners]
         supported = [mode for mode in self.request.modes if mode in {report.precision for report in self.modes}]
         configs += [

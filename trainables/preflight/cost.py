@@ -28,6 +28,7 @@ from trainables.training.trainer import TrialTrainer
 from trainables.update import windows
 
 WARM_UP = 2  # windows that are slower than those after them
+EPOCHS = 4  # of a short epoch that are timed; the first one also sets up kernels and memory
 PATIENCE = 3  # times the limit until they are done
 DOMINATES = 0.5  # share of an epoch, or of a trial of one epoch
 GROWTH = (1, 2)  # micro-batches that memory is measured with, in multiples of the task's own
@@ -103,7 +104,7 @@ def _train_epoch(
     trainer: TrialTrainer, limit_s: float, evaluate_s: float | None
 ) -> tuple[dict[str, float] | None, float | None, float, int | None]:
     """Return the metrics of the epoch if it is done in time, its seconds, those of its evaluation, and its windows."""
-    state = copy.deepcopy(trainer.task.state_dict())
+    state, most = copy.deepcopy(trainer.task.state_dict()), trainer.task.config.epochs
     began, warm, marks = time.perf_counter(), 0.0, list[float]()
 
     def stopping() -> bool:
@@ -117,14 +118,13 @@ def _train_epoch(
     metrics = trainer.run_epoch(stopping)
     took = time.perf_counter() - began
     if metrics is not None:
-        first = (trainer.seconds, marks[1] - marks[0])
-        # The first epoch of a trial also sets up kernels and memory: a second one shows what the others take.
-        if 2 * took < limit_s and trainer.epoch < trainer.task.config.epochs:
-            marks.clear()
-            with suppress(Diverged):  # the first one is known
-                if trainer.run_epoch() is not None:
-                    first = (min(first[0], trainer.seconds), marks[1] - marks[0])
-        return metrics, *first, None
+        timed = [(trainer.seconds, marks[1] - marks[0])]
+        with suppress(Diverged):  # the first one is known
+            while len(timed) < EPOCHS and (len(timed) + 1) * took < limit_s and trainer.epoch < most:
+                marks.clear()
+                trainer.run_epoch()
+                timed.append((trainer.seconds, marks[1] - marks[0]))
+        return metrics, *min(timed), None  # other processes only make an epoch slower
     done, seconds = trainer.windows, evaluate_s if evaluate_s is not None else _time_evaluation(trainer)
     trainer.task.load_state_dict(state)  # what an epoch begins with
     total = _count_windows(trainer.task, done, trainer.samples, limit_s)
