@@ -109,6 +109,7 @@ class Audit:
         if not self.request.is_quick and not has_errors(self.findings):
             if self.reference and self.request.workers > 1:
                 self._part("ranks", self._audit_ranks)
+                self.reset()
             self._part("determinism", self._audit_determinism)
             self._part("cost", self._audit_cost)
         findings = sort_findings(self.findings)

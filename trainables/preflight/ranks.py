@@ -31,10 +31,10 @@ CLOSE = 1e-3  # relative difference of a metric that sums in another order expla
 def find_rank_problems(reference: str, config: Mapping[str, Any], workers: int) -> list[Finding]:
     """Return what ranks do otherwise than one process: their samples of an epoch, and what they evaluate."""
     try:
-        (alone,), ranks = run_ranks(reference, config, 1), run_ranks(reference, config, workers)
+        ranks = run_ranks(reference, config, workers)
     except RuntimeError as error:
         return [make_finding("not-audited", f"{workers} ranks", str(error))]
-    found = []
+    found, alone = [], _measure(reference, config, Context())
     objective = load_class(reference).objective
     values = [rank["metrics"].get(objective, math.nan) for rank in (alone, *ranks)]
     if not all(math.isclose(value, values[0], rel_tol=CLOSE, abs_tol=1e-6) for value in values):
@@ -85,18 +85,24 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
 
 def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, folder: str) -> None:
     """Be one rank, and write its result."""
-    if ranks > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
+    measured = _measure(reference, config, Context("cpu", rank, ranks))
+    result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")
+    unfinished.write_text(json.dumps(measured), encoding="utf-8")
+    unfinished.rename(result)
+
+
+def _measure(reference: str, config: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Return what one rank evaluates with its first weights, and the samples that it draws in an epoch."""
     task_class = load_class(reference)
     values = task_class.config_class().model_validate(config).model_copy(update={**UNLIMITED, "precision": "fp32"})
-    trainer = TrialTrainer(task_class(values, Context("cpu", rank, ranks)))
+    trainer = TrialTrainer(task_class(values, context))
     state = copy.deepcopy(trainer.task.state_dict())
     metrics = trainer.evaluate()
     trainer.task.load_state_dict(state)
     data = read_epoch(trainer.task, 0, lambda: False)
-    result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")
-    unfinished.write_text(json.dumps({"metrics": metrics, "samples": data.samples}), encoding="utf-8")
-    unfinished.rename(result)
+    trainer.close()
+    return {"metrics": metrics, "samples": data.samples}
 
 
 if __name__ == "__main__":
