@@ -10,6 +10,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
+from search.samplers.earlier import select_trials
 from trainables.private_api import (
     ParzenEstimator,
     default_gamma,
@@ -28,7 +29,8 @@ class FastTPESampler(TPESampler):
     """TPE that proposes one trial, each parameter independently, as Optuna's TPE does.
 
     Optuna's TPE reads the study and splits off the good trials again for every parameter. This sampler is created for
-    one trial, and no other thread writes to the study while it samples.
+    one trial, and no other thread writes to the study while it samples. It differs from Optuna's only if the study has
+    trials of earlier searches: see `search.samplers.earlier`.
     """
 
     def __init__(self, seed: int) -> None:
@@ -38,12 +40,17 @@ class FastTPESampler(TPESampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        if self._split is None:  # Optuna's method checks whether there are enough trials
-            return super().sample_independent(study, trial, param_name, param_distribution)
+        if self._split is None:
+            trials = study.get_trials(deepcopy=False, states=LEARNED_FROM)
+            trials = select_trials([other for other in trials if other.number != trial.number], trial.number)
+            ended = sum(other.state != TrialState.RUNNING for other in trials)
+            if ended < self._n_startup_trials:
+                return self._random_sampler.sample_independent(study, trial, param_name, param_distribution)
+            self._split = _split_points(study, trials, ended)
         return self._sample(study, trial, {param_name: param_distribution})[param_name]
 
     def _sample(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        self._split = self._split or _split_points(study, trial)
+        assert self._split is not None
         good, others = (_to_internal_values(points, search_space) for points in self._split)
         weights = np.ones(len(*good.values())) if len(study.directions) > 1 else None
         of_good = ParzenEstimator(good, search_space, self._parzen_estimator_parameters, weights)
@@ -53,11 +60,8 @@ class FastTPESampler(TPESampler):
         return {name: space.to_external_repr(chosen[name]) for name, space in search_space.items()}
 
 
-def _split_points(study: Study, trial: FrozenTrial) -> tuple[Points, Points]:
-    trials = study.get_trials(deepcopy=False, states=LEARNED_FROM)
-    trials = [other for other in trials if other.number != trial.number]
+def _split_points(study: Study, trials: list[FrozenTrial], ended: int) -> tuple[Points, Points]:
     gamma = default_gamma if len(study.directions) == 1 else default_gamma_multiobjective
-    ended = sum(other.state != TrialState.RUNNING for other in trials)
     good, others = split_trials(study, trials, gamma(ended))
     return [other.params for other in good], [other.params for other in others]
 

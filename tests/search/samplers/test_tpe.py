@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
+from optuna.trial import create_trial
 
 from search.config.objectives import Objective
 from search.config.search_space import resolve_space
@@ -63,3 +64,17 @@ def test_fast_tpe_proposes_what_the_tpe_of_optuna_does(others, monkeypatch):
 def test_fast_normal_distribution_is_that_of_optuna():
     values = np.linspace(-100, 100, 20_001)
     np.testing.assert_allclose(optuna_truncnorm._log_ndtr(values), log_ndtr(values), rtol=1e-12, atol=1e-11)
+
+
+def test_tpe_proposes_odd_trials_as_without_earlier_ones():
+    best = {"lr": 0.1, "dropout": 0.5, "depth": 9}
+    distributions = {p.name: p.distribution for p in SPACE.parameters if p.name in best}
+    earlier = [create_trial(params=best, distributions=distributions, value=0.0) for _ in range(12)]
+    for number, trial in enumerate(earlier):
+        trial.number = number - len(earlier)
+    asked = []
+    for known in ([], earlier):
+        study = SearchStudy(InMemoryStorage(), "study", FastTPESampler, [Objective("loss", "min")], known)
+        asked.append([study.ask(SPACE)[1] for _ in range(2)])
+    assert asked[0][1] == asked[1][1]
+    assert asked[0][0] != asked[1][0]
