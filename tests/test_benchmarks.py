@@ -129,6 +129,7 @@ def test_docs_tell_the_measured_importances():
         ("arc", "arc_ablation"),
         ("arc", "arc_families"),
         ("arc", "arc_answers"),
+        ("arc", "arc_mixed"),
         ("arc", "arc_refinement"),
         ("liquid", "liquid_best"),
         ("liquid", "continual"),
