@@ -202,7 +202,7 @@ class GangRunner:
             self._stall_limit_s = status.stall_limit_s
         if self._stall_limit_s is not None and status.stalled_s > self._stall_limit_s:
             stacks = self._registry.call(Registry.end_workers)  # nothing else would free them
-            reason = f"stalled: nothing moved for {self._stall_limit_s:g} s"
+            reason = f"stalled: no progress for {self._stall_limit_s:g} s"
             if worker.stall_timeout is None:
                 reason += f", which is {STALL_EPOCHS} times the longest epoch or {STALL_S:g} s; see --stall-timeout"
             text = "\n".join(f"rank {rank}:\n{stack}" for rank, stack in stacks.items())

@@ -149,7 +149,7 @@ class StudySearcher(Searcher):
             return result
         except Exception as error:  # stored, and raised by the caller of Tune
             if not isinstance(error, StoreError):  # it has a message of one line
-                logger.exception("the search cannot go on")
+                logger.exception("the search cannot continue")
             self.error = self.error or error
             self.limits.stopping.set()
             return otherwise

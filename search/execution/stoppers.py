@@ -180,7 +180,7 @@ class Stoppers:
         if self._alike is not None:
             self._alike.record_end(number, reason)
             if self._alike.is_triggered:
-                self.stop(f"the first {self._alike.many} trials failed alike: {reason}{where}")
+                self.stop(f"the first {self._alike.many} trials failed with the same error: {reason}{where}")
 
     def check_gpu_hours(self) -> None:
         """Stop the search if all GPU-hours are used, or its trials if only the reserved ones are left."""

@@ -77,7 +77,7 @@ class Watchdog(TrialCallback):
                 self._say(f"{waiting} of the gangs wait for room: {self._told} each, {free}")
             if now - self._moved_at > QUIET_S:
                 self._moved_at = now
-                self._say(f"no news for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")
+                self._say(f"no progress for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")
 
 
 def _format_free_resources() -> str:

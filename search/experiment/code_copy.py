@@ -24,7 +24,7 @@ def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
     study.save_metadata({**study.metadata, "files": current})
     code, archived = config.local_path / CODE, ""
     if code.exists() and _is_outdated(code, source):  # else trials run the copy
-        archived = f"; what ran so far is in {config.path / _get_archive(code).name}"
+        archived = f"; the earlier code is in {config.path / _get_archive(code).name}"
     return [f"{', '.join(changed)} changed since {config.name} last ran, and the new code is used{archived}"]
 
 

@@ -164,7 +164,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         try:
             earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), planned.space, planned.objective)
         except (OSError, ValueError, KeyError, TypeError):
-            notes.append(f"{warm_start.FILE} cannot be read: the sampler knows nothing of earlier searches any more")
+            notes.append(f"{warm_start.FILE} cannot be read: the sampler continues without earlier searches")
     sampler = partial(create_sampler, config.sampler, config.seed)
     study = SearchStudy(store.storage, config.name, sampler, planned.objectives, earlier, store.commit)
     for point in about["first"]:
@@ -178,13 +178,13 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         notes += record_code(study, planned)
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
-        notes.append(f"MLflow is at {tracking_uri} now: runs begin anew there")
+        notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
     # Of a search in a bucket, the task may be a copy on this disk, which is removed at the end.
     _write_search_yaml(planned, about["config"]["task"] if isinstance(place, RemotePath) else config.task)
     study.commit()
     searched = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
-    told = f"search {config.name} goes on: {ended} trials have ended, {len(searched) - ended} have begun"
+    told = f"search {config.name} continues: {ended} trials have ended, {len(searched) - ended} have not"
     notes.append(f"{told}, {pluralize(runs, 'confirming run')} as well" if runs else told)
     return planned, OpenStudy(study, store, tuple(notes))
 

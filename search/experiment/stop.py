@@ -45,7 +45,7 @@ class StopRequest:
         if not (self.asked.is_set() or self.search_over.is_set()):
             self.reasons.append(reason)
             self.search_over.set()
-            self._say(f"no trial goes on: {reason}; the best ones are confirmed")
+            self._say(f"no trial continues: {reason}; the best ones are confirmed")
 
     def interrupt(self) -> None:
         """End the search because the user asks for it, even if it ends already for another reason."""

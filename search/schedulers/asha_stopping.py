@@ -21,7 +21,7 @@ class ASHAStoppingScheduler(RungScheduler):
     """
 
     def __str__(self) -> str:
-        return f"{super().__str__()}, where a trial goes on or ends at once"
+        return f"{super().__str__()}, where a trial continues or ends at once"
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | Prune | None:
         waiting = [trial for trial in trials if trial.state == "waiting"]

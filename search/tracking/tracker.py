@@ -150,7 +150,7 @@ class MLflowCallback(TrialCallback):
             try:
                 write_spool(self._config.local_path, self._refused, None if self._ended else self._end)
             except OSError as error:  # e.g. a full disk: the end is still reported
-                self._say(f"what MLflow has not taken cannot be kept: {error}")
+                self._say(f"the events that MLflow has missed cannot be stored: {error}")
         rule = f"MLflow at {self.tracking_uri} must take every trial, but"
         again = f"Nothing is lost: `{replay_command(self._config.path)}` sends what is missing."
         if not self._ended:
@@ -173,7 +173,7 @@ class MLflowCallback(TrialCallback):
             if self._prepare:
                 self._prepare()
         except Exception as error:  # e.g. a full disk or broken packages: the trials continue
-            self._say(f"what the search runs with cannot be kept: {error_message(error)}")
+            self._say(f"the environment of the search cannot be stored: {error_message(error)}")
         while not self._needed.wait(LATEST_S):
             if self._earlier or not self._events.empty():  # otherwise, no trial has begun
                 break

@@ -20,7 +20,7 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
     outcomes = {fault: outcome for fault, (outcome, _) in ended.items()}
     assert outcomes == {"exit": "failed", "hang": "failed", "memory": "failed", "none": "completed"}
     assert "lost 2 times: a process was killed or crashed" in ended["exit"][1]
-    assert ended["hang"][1].startswith("stalled: nothing moved for 10 s, at faulty.py, line ")
+    assert ended["hang"][1].startswith("stalled: no progress for 10 s, at faulty.py, line ")
     assert ended["hang"][1].endswith("in _fail")
     assert ended["memory"][1].startswith("out of memory: ")
 

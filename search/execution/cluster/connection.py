@@ -140,7 +140,7 @@ def find_lost_process() -> str:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
     except ConnectionRefusedError:  # after SIGTERM: it waits for connections to end
-        return "the gcs_server of Ray on this machine was told to end"
+        return "the gcs_server of Ray on this machine was stopped"
     except TimeoutError:  # it is busy
         pass
     return ""

@@ -93,5 +93,5 @@ def run_command(command: click.Command) -> NoReturn:
         except OSError as error:
             code = code or 1
             with suppress(OSError):
-                print(f"what was to be printed cannot be: {error}", file=sys.stderr)
+                print(f"the output cannot be printed: {error}", file=sys.stderr)
     os._exit(code)

@@ -150,7 +150,7 @@ def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     gang.registry.status["stalled_s"] = 29.0
     gang.after(10, lambda: gang.registry.status.update(stalled_s=31.0))
     (end,) = gang.wait()
-    assert (end.outcome, end.reason) == ("failed", "stalled: nothing moved for 30 s")
+    assert (end.outcome, end.reason) == ("failed", "stalled: no progress for 30 s")
     assert end.location == "/task.py, line 7, in loss"
     assert end.traceback == f'{end.reason}\n\nrank 0:\n  File "/task.py", line 7, in loss\n'
     assert gang.registry.calls[-1] == "end_workers"
@@ -164,7 +164,7 @@ def test_stall_limit_of_a_task_follows_from_its_epochs():
         found.after(20, lambda found=found: found.registry.status.update(stall_limit_s=2000.0))
         found.after(20, found.registry.put, INTERRUPTED)
     assert gang.wait()[0].reason == (
-        "stalled: nothing moved for 2000 s, which is 10 times the longest epoch or 1800 s; see --stall-timeout"
+        "stalled: no progress for 2000 s, which is 10 times the longest epoch or 1800 s; see --stall-timeout"
     )
     assert function.wait() == [INTERRUPTED]
 

@@ -167,7 +167,9 @@ def test_five_equal_failures_stop_the_search():
         stoppers.record_failure(
             number, f"RuntimeError: {number} is broken", f", at task.py, line 7, in {'abcde'[-number]}"
         )
-    assert stopped == ["the first 5 trials failed alike: RuntimeError: 5 is broken, at task.py, line 7, in a"]
+    assert stopped == [
+        "the first 5 trials failed with the same error: RuntimeError: 5 is broken, at task.py, line 7, in a"
+    ]
 
 
 @pytest.mark.parametrize("ending", ["a report", "a divergence"])

@@ -24,4 +24,4 @@ def test_waiting_gangs_and_silence_are_told_once(monkeypatch):
     with Watchdog(SimpleNamespace(statuses=SimpleNamespace(remote=look)), "2 x 1 CPU", said.append):
         over.wait()
     told = "of the gangs wait for room: 2 x 1 CPU each, free are 1 CPU"
-    assert said == [f"2 {told}", f"1 {told}", "no news for 60 s: trial 0"]
+    assert said == [f"2 {told}", f"1 {told}", "no progress for 60 s: trial 0"]

@@ -56,7 +56,7 @@ def begun(tmp_path, monkeypatch):
 
 def test_resumed_search_is_what_it_was(begun, tmp_path):
     planned, notes = begun()
-    assert notes == ("search one goes on: 0 trials have ended, 0 have begun",)
+    assert notes == ("search one continues: 0 trials have ended, 0 have not",)
     assert [str(p) for p in planned.space.parameters] == ["0.001..0.1"]
     assert (planned.space.epochs, planned.config.trials) == (3, 2)
     assert planned.space.build_config({}).layers == {"a": 2}
@@ -170,12 +170,12 @@ def test_code_of_a_finished_search_moves_with_new_trials_alone(tmp_path, monkeyp
         return planned, held.notes
 
     _, notes = resume()
-    assert notes == ("search one goes on: 1 trials have ended, 0 have begun",)
+    assert notes == ("search one continues: 1 trials have ended, 0 have not",)
     assert {path.name for path in folder.glob("code*/*.py")} == began == {"ended.py", "helper.py"}
     planned, (note, _) = resume(trials=2)
     archived = folder / "code-1"
     assert note == (
-        f"ended.py, helper.py changed since one last ran, and the new code is used; what ran so far is in {archived}"
+        f"ended.py, helper.py changed since one last ran, and the new code is used; the earlier code is in {archived}"
     )
     assert not archived.exists(), "no trial runs yet"
     copy_code(planned.source, folder)

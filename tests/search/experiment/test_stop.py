@@ -58,7 +58,7 @@ def test_time_budget_stops_the_search(stop):
 def test_end_of_the_search_lets_confirming_runs_begin(stop):
     stop.end_search("time budget")
     assert (stop.reasons, stop.asked.is_set(), stop.search_over.is_set()) == (["time budget"], False, True)
-    assert stop.said == ["no trial goes on: time budget; the best ones are confirmed"]
+    assert stop.said == ["no trial continues: time budget; the best ones are confirmed"]
     stop.end_search("2 GPU-hours")
     stop("time budget")
     assert (stop.reasons, stop.asked.is_set()) == (["time budget"], True)
@@ -133,7 +133,7 @@ def test_equal_failures_of_all_combinations_stop_the_search(tmp_path, stop):
     for number in range(2):
         budget.record_segment_start(number)
         budget.record_failure(number, "KeyError: 'x'")
-    assert stop.reasons == ["the first 2 trials failed alike: KeyError: 'x'"]
+    assert stop.reasons == ["the first 2 trials failed with the same error: KeyError: 'x'"]
 
 
 @pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])

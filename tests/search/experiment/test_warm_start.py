@@ -303,4 +303,4 @@ def test_lost_earlier_trials_are_noted_and_the_search_resumes(begun, content):
         path.write_text(content)
     _, held = open_search(begun.config.local_path, {"trials": "20"})
     held.store.close()
-    assert "warm-start.json cannot be read: the sampler knows nothing of earlier searches any more" in held.notes
+    assert "warm-start.json cannot be read: the sampler continues without earlier searches" in held.notes

@@ -381,7 +381,7 @@ def test_store_that_is_back_is_told_what_it_missed(tmp_path, monkeypatch):
     runs = runs_of(tracker)
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FINISHED", "FAILED", "FAILED"]
     unkept, lost, back = said
-    assert unkept.startswith("what the search runs with cannot be kept: ")
+    assert unkept.startswith("the environment of the search cannot be stored: ")
     assert "no route to host. The search continues, and sends it later" in lost
     assert back.endswith(" is back, and gets the missed events")
 
@@ -395,4 +395,4 @@ def test_full_disk_hides_nothing_that_mlflow_lacks(tmp_path, monkeypatch):
     (settings.local_path / "mlflow-unsent.jsonl").mkdir()  # what cannot be written to
     with pytest.raises(TrackingError, match="Nothing is lost"):
         finish(tracker, timeout_s=2.0)
-    assert said[-1].startswith("what MLflow has not taken cannot be kept: ")
+    assert said[-1].startswith("the events that MLflow has missed cannot be stored: ")

@@ -52,7 +52,7 @@ def test_ray_without_its_raylet_is_lost(local_ray, end, how):
 def test_ray_whose_gcs_refuses_connections_is_lost(local_ray):
     assert find_lost_process() == ""
     local_ray.port.close()
-    assert find_lost_process() == "the gcs_server of Ray on this machine was told to end"
+    assert find_lost_process() == "the gcs_server of Ray on this machine was stopped"
 
 
 def test_failed_start_names_the_last_error_of_the_log(tmp_path):

@@ -72,7 +72,7 @@ LIQUID = {"task": "liquid", "set": {"epochs": "30"}}
             {"scheduler": "hyperband", "grace_period": "3"},
             "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
         ),
-        ({"scheduler": "asha-stop"}, "rungs: 1, 3, 9 epochs, where a trial goes on or ends at once"),
+        ({"scheduler": "asha-stop"}, "rungs: 1, 3, 9 epochs, where a trial continues or ends at once"),
         ({"scheduler": "asha", "fidelity": "gpu-seconds", "max_fidelity": "10m"}, "rungs: 67, 200, 600 GPU-seconds"),
         (
             {"scheduler": "asha", "fidelity": "gpu-seconds", "max_fidelity": "9", "grace_period": "0.5"}

@@ -92,8 +92,8 @@ def test_quiet_search_shows_failures_and_warnings_alone():
             progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
             progress.on_trial_report(number, 1, {"val/loss": 0.5}, 0.0)
             progress.on_trial_end(number, outcome, "because", 1e9)
-        progress.warn("no news for 60 s")
-    assert shown.stream.getvalue() == "trial   1  failed    because\nno news for 60 s\n"
+        progress.warn("no progress for 60 s")
+    assert shown.stream.getvalue() == "trial   1  failed    because\nno progress for 60 s\n"
 
 
 def test_terminal_shows_ended_trials_above_the_live_table():

@@ -86,7 +86,7 @@ def test_best_trial_may_be_the_defaults(tmp_path):
 def test_failures_are_shown_with_the_line_of_the_code(ended):
     assert ended.line("failed") == "trial 2: KeyError: 'x', at my_task.py, line 7, in loss"
     assert ended.line("tracebacks") == str(ended.folder / "errors")
-    stopped = "the first 5 trials failed alike: KeyError: 'x', at my_task.py, line 7, in loss"
+    stopped = "the first 5 trials failed with the same error: KeyError: 'x', at my_task.py, line 7, in loss"
     assert ended.told(stopped=stopped).count("my_task.py, line 7") == 1
 
 

@@ -148,7 +148,8 @@ def test_search_that_mlflow_lacks_is_refused_with_a_command(tmp_path, searched):
         log_best(other.folder, "toy model")
     assert str(told.value) == (
         "the best checkpoint is no model in MLflow: MLflow has no run of this search in experiment 'Elsewhere'. "
-        f"Tell MLflow first: {format_command('report')} other --storage {tmp_path} --replay --register 'toy model'"
+        f"Send the search to MLflow first: {format_command('report')} other --storage {tmp_path} --replay "
+        "--register 'toy model'"
     )
 
 
@@ -255,7 +256,7 @@ def test_command_after_an_error_of_the_task_takes_the_new_code(tmp_path, mlflow_
     with pytest.raises(ModelError, match="Two must define predict") as told:
         log_best(folder, "two")
     path.write_text(TWO + PREDICT)
-    command = shlex.split(str(told.value).partition("Mend the task, then: ")[2])
+    command = shlex.split(str(told.value).partition("Correct the task, then run: ")[2])
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "models:/two/1" in done.stdout, done.stderr
