@@ -137,6 +137,7 @@ def test_docs_tell_the_measured_importances():
         ("liquid", "liquid_speed"),
         ("liquid", "liquid_baselines"),
         ("lm", "lm"),
+        ("preflight", "preflight"),
         ("scaling", "scale"),
     ],
 )
