@@ -1,7 +1,8 @@
 """Measure what an audit takes, and how well it predicts the seconds of an epoch.
 
-The CPU seconds of `--preflight` include the start of Python and of the task. With --predict, each config of the space that was audited is then trained, and the mean of its second to
-sixth epoch is compared with the prediction. Only an idle machine gives useful ratios.
+The CPU seconds of `--preflight` include the start of Python and of the task. With --predict, each config of the space
+that was audited is then trained, and the mean of its second to sixth epoch is compared with the prediction. Only an
+idle machine gives useful ratios.
 
     python benchmarks/preflight.py [arc liquid lm] [--repeats 3] [--predict]
 """
