@@ -139,6 +139,7 @@ def test_docs_tell_the_measured_importances():
         ("lm", "lm"),
         ("preflight", "preflight"),
         ("scaling", "scale"),
+        ("reliability", "soak"),
     ],
 )
 def test_docs_quote_the_measured_results(page, name):
