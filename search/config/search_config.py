@@ -63,14 +63,14 @@ class SearchConfig(BaseModel):
     stop_when: Annotated[str, BeforeValidator(parse_stop_condition)] = _budget(
         "",
         "METRIC>=VALUE",
-        "Stop when a report meets this condition, e.g. val/score>=0.4. Without --confirm, no confirming run follows. "
-        "Default: no condition.",
+        "Stop when a report meets this condition, e.g. val/score>=0.4. Confirming runs follow only if --confirm is "
+        "given, too. Default: no condition.",
     )
     confirm: int | None = _budget(
         None,
         "RUNS",
         "Number of confirming runs, which train the best trials and the defaults again under new seeds. 0: none. "
-        "Default: one for every five full trainings that the trials took, at least 6.",
+        "Default: one for every five full trainings that the trials took, at least 6; 0 with pbt and --once.",
         ge=0,
     )
     price_per_hour: PositiveFloat | None = _budget(
@@ -91,7 +91,9 @@ class SearchConfig(BaseModel):
         "hyperband", "NAME", "Algorithm that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
     )
     reduction_factor: int = _scheduler(3, "N", "At a rung, continue one of this many trials.", schedulers=HALVING, ge=2)
-    fidelity: Unit = _scheduler("epochs", "UNIT", "Unit of a trial's budget: epochs, samples or gpu-seconds.")
+    fidelity: Unit = _scheduler(
+        "epochs", "UNIT", "Unit of a trial's budget: epochs, samples or gpu-seconds. median and pbt take only epochs."
+    )
     max_fidelity: Amount = _scheduler(
         None, "AMOUNT", "Largest budget of a trial in the unit of --fidelity, e.g. 27 or 10m. Default: all its epochs."
     )
@@ -160,7 +162,8 @@ class SearchConfig(BaseModel):
     stall_timeout: Duration = _advanced(
         None,
         "TIME",
-        "Fail a trial that makes no progress for this time, e.g. 10m. Default: the time of 10 epochs, at least 30m.",
+        "Fail a trial that makes no progress for this time, e.g. 10m. Default: the time of 10 epochs, at least 30m; "
+        "no limit for a Ray Train function.",
         resumable=True,
     )
     recycle_after: Count | None = _advanced(
