@@ -12,7 +12,8 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "task-interface.md"
 HEAD = """# Task interface
 
 `python -m trainables.task.interface_page` writes this page from the code. [Tasks](tasks.md) explains the interface with
-examples. Most tasks need only `Task`, `TaskConfig`, `searchable` and `Context`.
+examples. Most tasks need only `Task`, `TaskConfig`, `searchable` and `Context`. The methods that a class requires come
+first.
 """
 PUBLIC = {
     "trainables.task": ("Task", "TaskConfig", "searchable", "DataSet", "digest_of"),
@@ -48,11 +49,16 @@ def _format_definition(heading: str, node: ast.ClassDef | ast.FunctionDef, lines
             code += _get_signature(part, lines)
         elif isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
             methods.append(part)
+    methods.sort(key=lambda method: not _is_required(method))
     yield from (heading, "", "```python", textwrap.dedent("\n".join(code)), "```", "")
     if text := ast.get_docstring(node):
         yield from (_format_docstring(text), "")
     for method in methods:
         yield from _format_definition(f"#### {node.name}.{method.name}", method, lines)
+
+
+def _is_required(method: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "abstractmethod" for decorator in method.decorator_list)
 
 
 def _get_signature(node: ast.ClassDef | ast.FunctionDef, lines: list[str]) -> list[str]:
