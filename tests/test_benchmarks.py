@@ -90,6 +90,19 @@ def test_docs_tell_the_measured_turnaround_of_trials():
         assert any(said == pytest.approx(row, rel=0.02) for row in found), said
 
 
+def test_docs_tell_the_measured_results_of_whole_searches():
+    side = r"(Searchlight|Ray's recipe|Optuna, one process)"
+    pattern = rf"^{side} +3 +(\d+) s +([\d.]+) +([\d.]+) +([\d.]+) +(\d+) +(\d+) +(\d+)$"
+    found = [
+        (name, first, f"{float(loss):.3f}", *more)
+        for name, first, loss, *more in find(pattern, measured("time_to_target"))
+    ]
+    table = BENCHMARKS.partition("## Whole searches in equal time")[2].partition("\n## ")[0]
+    row = rf"^\| {side} \| (\d+) s \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| (\d+) \| (\d+) \| (\d+) \|$"
+    assert len(found) == 3
+    assert find(row, table) == found
+
+
 def test_docs_tell_the_measured_quality_of_searches():
     interval = r"\[([\d.]+), ([\d.]+)\]"
     results = find(rf"^ +([\w-]+), all: final ratio ([\d.]+) {interval} {interval}", measured("search_quality"))
