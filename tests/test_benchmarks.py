@@ -148,7 +148,6 @@ def test_docs_tell_the_measured_importances():
         ("liquid", "continual"),
         ("liquid", "plasticity"),
         ("liquid", "liquid_speed"),
-        ("liquid", "liquid_baselines"),
         ("lm", "lm"),
         ("preflight", "preflight"),
         ("scaling", "scale"),
@@ -159,6 +158,17 @@ def test_docs_quote_the_measured_results(page, name):
     printed = [line for line in measured(name).splitlines()[1:] if line and not line.startswith("$")]
     assert printed
     assert [line for line in doc(page).splitlines() if line in printed] == printed
+
+
+def test_docs_tell_the_measured_errors_of_the_liquid_network():
+    rows: dict[str, list[str]] = {}
+    for name, block in find(r"^([\w-]+): \d+ s of one core\n((?:.+\n)+?)\* below", measured("liquid_baselines")):
+        for line in block.splitlines()[2:]:
+            domain, *peers, after, end, _ = line.replace("*", "").split()
+            rows.setdefault(domain, peers[-2:]).append(after if name.endswith("at-once") else f"{after}, {end}")
+    table = [f"| {domain} | {' | '.join(cells)} |" for domain, cells in rows.items()]
+    assert len(table) == 10
+    assert [line for line in doc("liquid").splitlines() if line in table] == table
 
 
 def test_docs_tell_the_measured_speed_of_liquid_cells():
