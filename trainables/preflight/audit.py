@@ -21,7 +21,6 @@ from trainables.training.trainer import TrialTrainer
 
 WINDOWS = 8  # that are watched: an update of a GAN may come with every fifth
 FEW_WINDOWS = 3
-QUICK_BUILD_S = 1.0  # longest build that the quick part repeats
 SHARES = {"flow": 0.25, "exactness": 0.1, "modes": 0.2, "data": 0.15, "determinism": 0.15}  # of the time limit, at most
 
 
@@ -112,13 +111,16 @@ class Audit:
                 self.reset()
             self._part("determinism", self._audit_determinism)
             self._part("cost", self._audit_cost)
-        findings = sort_findings(self.findings)
-        return AuditResult(findings, self.costs, self.modes, self.seconds, str(self.context.device))
+        findings = [replace(each, severity="warning") if self._is_unproven(each) else each for each in self.findings]
+        return AuditResult(sort_findings(findings), self.costs, self.modes, self.seconds, str(self.context.device))
 
     @property
     def _is_partial(self) -> bool:
-        """Whether one rank trains alone, so that an error that it raises is no proof that all ranks would raise it."""
+        """Whether one rank trains alone, so that what it finds is no proof for all ranks."""
         return self.request.is_quick and self.request.workers > 1
+
+    def _is_unproven(self, finding: Finding) -> bool:
+        return self._is_partial and finding.severity == "error"
 
     def _watch_trial(self) -> None:
         trial = ObservedTrial(self.load(), self.config, self.context)
@@ -131,8 +133,6 @@ class Audit:
                 self._part("modes", partial(self._audit_modes, trial))
                 if not self.request.is_quick:
                     self._part("data", partial(self._audit_data, trial))
-                elif self.request.workers > 1 and trial.seconds["build"] < QUICK_BUILD_S:
-                    self._part("data", partial(self._audit_shards, trial))
         finally:
             trial.close()
 
@@ -161,8 +161,8 @@ class Audit:
             self.findings.append(make_finding("not-audited", "gradient flow", figure))
             return
         raised = gradient_flow.find_error(trial)
-        if self._is_partial:
-            raised = [replace(finding, severity="warning") for finding in raised]
+        if self._is_partial:  # the task may need its other ranks, or Ray Train
+            raised = [make_finding("not-audited", "one rank alone", finding.figure) for finding in raised]
         self.findings += raised + gradient_flow.find_flow(trial)
         if trial.error is None:
             self.findings += loss_terms.find_constant_terms(trial)
@@ -207,12 +207,6 @@ class Audit:
         with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
             precision = resolve(self.config.precision, self.context.device)
             self._largest = find_largest_batch(trial, precision, self._is_over)
-        if self.request.workers > 1:
-            self._audit_shards(trial)
-
-    def _audit_shards(self, trial: ObservedTrial) -> None:
-        config, workers = trial.task.config, self.request.workers
-        self.findings += data_checks.find_shard_problems(self.load(), config, self.context, workers, self._is_over)
 
     def _audit_ranks(self) -> None:
         self.findings += find_rank_problems(self.reference, self.request.config, self.request.workers)

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,13 +9,12 @@ from typing import Any
 
 import torch
 
-from trainables.context import Context, rng
-from trainables.preflight.findings import Finding, Severity, make_finding
+from trainables.context import rng
+from trainables.preflight.findings import Finding, make_finding
 from trainables.preflight.gradients import Prober
 from trainables.preflight.observation import ObservedTrial
 from trainables.preflight.samples import digest_parts, digest_samples
-from trainables.task import Task, TaskConfig
-from trainables.training.trainer import BUILD
+from trainables.task import Task
 
 MOST_SAMPLES = 20_000  # of an epoch whose digests are compared
 SMALL_SHARE = 0.01
@@ -68,33 +66,6 @@ def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tu
         figure = f"{repeated} of {len(first.samples)} samples came before in the same epoch"
         findings.append(make_finding("repeated-samples", "train_batches", figure))
     return findings, first
-
-
-def find_shard_problems(
-    task_class: type[Task[Any]], config: TaskConfig, context: Context, workers: int, is_over: Callable[[], bool]
-) -> list[Finding]:
-    """Return whether two ranks draw the same samples. The ranks are built one after another in this process."""
-    ranks = []
-    for rank in range(2):
-        own = Context(context.device, rank, max(2, workers), context.files)
-        own.cache_store = context.cache_store
-        task = task_class(config, own)
-        try:
-            rng.seed(own.generator, 0, config.seed, 0, BUILD)
-            task.build()
-            ranks.append(read_epoch(task, 0, is_over))
-        except Exception as error:  # a task may need its process group, which is not here
-            figure = f"the shards of {own.world_size} ranks: {type(error).__name__}: {str(error).splitlines()[0]}"
-            return [make_finding("not-audited", "train_batches", figure)]
-    common = Counter(ranks[0].samples) & Counter(ranks[1].samples)
-    fewest = min(len(rank.samples) for rank in ranks)
-    unique = all(len({*rank.samples}) == len(rank.samples) for rank in ranks)
-    if not fewest or sum(common.values()) <= SMALL_SHARE * fewest:
-        return []
-    is_proven = workers > 1 and (unique or sum(common.values()) == fewest)
-    severity: Severity = "error" if is_proven else "warning"
-    figure = f"ranks 0 and 1 of {max(2, workers)} share {sum(common.values())} of {fewest} samples"
-    return [make_finding("overlapping-shards", "train_batches", figure, severity)]
 
 
 def find_evaluation_problems(

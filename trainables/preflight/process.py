@@ -83,7 +83,9 @@ def audit_apart(
         until = time.monotonic() + longest_s
         try:
             while process.poll() is None:
-                if is_over() or time.monotonic() > until:
+                if is_over():
+                    raise TimeoutError("ended with the search")
+                if time.monotonic() > until:
                     raise TimeoutError(f"not ended within {longest_s:.0f} s")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
@@ -112,7 +114,7 @@ def audit_one_rank(
     keywords = {"reference": reference, "request": dict(request), "on_gpu": on_gpu, "is_function": False}
     try:
         return audit_apart({**keywords, "files": str(context.files or "")}, environment, ONE_RANK_S, is_over)
-    except (TimeoutError, RuntimeError) as error:  # no proof that a gang would fail
+    except (OSError, RuntimeError) as error:  # e.g. a full disk or no time: no proof that a gang would fail
         finding = make_finding("not-audited", f"one of {context.world_size} ranks", str(error))
         return AuditResult([finding], device=str(context.device)).as_json()
 

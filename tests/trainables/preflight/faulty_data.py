@@ -197,13 +197,6 @@ class GlobalState(Small):
 
 
 @fault("overlapping-shards", workers=2)
-class NoShards(Small):
-    def train_batches(self, epoch):
-        order = torch.randperm(self.config.size, generator=self.context.generator)
-        return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
-
-
-@fault("overlapping-shards", workers=2)
 class PaddedShards(Small):
     def train_batches(self, epoch):
         share = 3 * self.config.size // 4
