@@ -47,15 +47,17 @@ class AuditFollower:
         self._registry.record_audit.remote(None)
         join_thread(self._thread)
 
-    def check(self) -> None:
-        """Raise a UsageError, with a line per error, if the audit found errors."""
+    def check(self, is_trained: bool) -> None:
+        """Raise a UsageError, with a line per error, if the audit found errors.
+
+        Args:
+            is_trained: Whether a trial of the search has reported, for example before a resume.
+        """
         found = self.result["findings"] if self.result else []
         errors = [format_finding(finding) for finding in found if finding["severity"] == "error"]
         if errors:
-            command = resume_command(self._place)
-            raise UsageError(
-                *errors, f"Nothing was trained. Correct the task and run {command}, or add --no-preflight."
-            )
+            remedy = f"Correct the task and run {resume_command(self._place)}, or add --no-preflight."
+            raise UsageError(*errors, remedy if is_trained else f"Nothing was trained. {remedy}")
 
     def _follow(self) -> None:
         import ray
@@ -78,4 +80,5 @@ class AuditFollower:
         except OSError as error:  # a full disk ends no search
             self._progress.warn(f"{AUDIT_FILE} cannot be written: {error}")
         if audit["has_errors"]:
+            self._stop.prunes = False  # trials can continue with the corrected task
             self._stop("preflight found errors in the task")

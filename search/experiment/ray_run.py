@@ -33,6 +33,7 @@ from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers
 from search.reporting.console.progress import Progress
 from search.reporting.parquet_callback import ParquetCallback
 from search.study.record import SearchRecord
+from search.study.trial import get_reports
 from search.tracking.tracker import MLflowCallback
 from trainables.filesystem.paths import StoragePath
 from trainables.precision import Precision
@@ -104,7 +105,7 @@ def run_on_ray(
     if audit is not None and audit.result is not None:
         study.save_metadata({**study.metadata, "preflight": audit.result})
         study.commit()
-        audit.check()
+        audit.check(is_trained=any(get_reports(trial) for trial in study.get_trials()))
     return study.get_record(), tracker
 
 
@@ -190,8 +191,8 @@ def _run_trials(
             searcher.finish(prune=False)
             searcher.study.record_driver_end(time.time())
         raise
-    # Trials that wait at a rung have lost against the others, unless the user stopped the search in between.
-    searcher.finish(prune=not stop.is_interrupted)
+    # Trials that wait at a rung have lost against the others, unless the search was stopped in between.
+    searcher.finish(prune=stop.prunes)
     searcher.study.record_driver_end(time.time())
     searcher.study.commit()
 

@@ -32,6 +32,7 @@ class StopRequest:
         self.asked = threading.Event()  # set once the search is to end
         self.search_over = threading.Event()  # set once no trial of it is to go on, but confirming runs are
         self.reasons: list[str] = []  # what happens while the search ends already is no reason
+        self.prunes = True  # whether trials that wait at a rung are pruned at the end
         self._say = say
 
     def __call__(self, reason: str) -> None:
@@ -50,6 +51,7 @@ class StopRequest:
     def interrupt(self) -> None:
         """End the search because the user asks for it, even if it ends already for another reason."""
         self.reasons.append("interrupted")
+        self.prunes = False
         self.asked.set()
         self._say("stopping: trials end at their next window; once more to end at once")
 

@@ -49,7 +49,7 @@ def test_search_over_a_faulty_task_does_not_start(cli):
     out, err = done.communicate(timeout=300)
     assert done.returncode == 2, out
     assert FOUND in err
-    assert "Nothing was trained. Correct the task and say " in err
+    assert "Nothing was trained. Correct the task and run " in err
     assert "completed" not in err
     result = json.loads(cli.run(*options, "--name", "forced", "--no-preflight", "--json").stdout)
     assert {*result["outcomes"]} <= {"completed", "pruned"}

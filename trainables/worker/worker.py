@@ -73,6 +73,10 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
             runner.folder.remove()
 
 
+class AuditFailed(Exception):
+    """The audit at the start of a search found errors in its task."""
+
+
 class GangMember:
     """One rank of a gang. It takes segments from the gang's mailbox and puts their reports into it."""
 
@@ -226,6 +230,8 @@ class TrialRunner:
             last = self._build_divergence(error)
         except DiskFullError as error:
             last = build_disk_full(error, self.context)
+        except AuditFailed as error:  # the search ends, and the trial continues after a resume
+            last = SegmentEnd("interrupted", str(error))
         # Any error of a task, also sys.exit(), ends its trial but not the gang.
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and _is_lost_peer(error):
@@ -243,7 +249,7 @@ class TrialRunner:
         """Run the quick part of the task's audit. Call this on all ranks.
 
         Raises:
-            RuntimeError: The audit found errors, so that no trial must start.
+            AuditFailed: The audit found errors, so that no trial must start.
         """
         assert self.settings.audit is not None
         self.is_auditor = False
@@ -264,7 +270,7 @@ class TrialRunner:
         if context.rank == 0:
             self.on_audit(found)
         if found["has_errors"]:
-            raise RuntimeError(f"preflight found {from_dict(found['findings'][0])}")
+            raise AuditFailed(f"preflight found {from_dict(found['findings'][0])}")
 
     def _restore_process(self) -> None:
         """Undo what the audit changed in the process."""
@@ -300,7 +306,12 @@ class TrialRunner:
     def _start(self, segment: SegmentAssignment) -> TrialTrainer:
         task_class = load_class(self.task)  # here, so that an import error becomes the trial's failure reason
         config = task_class.config_class().model_validate(segment.config)
-        training = TrialTrainer(task_class(config, self.context.for_next_trial()))
+        context = self.context.for_next_trial()
+        try:
+            training = TrialTrainer(task_class(config, context))
+        except BaseException:  # any error: the process group of its mesh would have no owner
+            context.close()
+            raise
         training.on_progress = self._count_progress
         self._count_progress()
         folder, chosen = parse_path(segment.folder), None
