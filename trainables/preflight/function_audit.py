@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,8 +88,11 @@ def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterat
     try:
         with watcher.hooked():
             yield
-    finally:
-        finish(True)
+    except BaseException:
+        with suppress(Exception):  # whatever `tell` raises must not replace the function's error
+            finish(True)
+        raise
+    finish(True)
 
 
 def get_utils() -> Any:
@@ -166,7 +169,9 @@ def _record_gradients(record: StepRecord, optimizer: torch.optim.Optimizer) -> N
             record.half.add(name)
         own = record.gradients.setdefault(id(parameter), GradientRecord())
         if parameter.grad is not None:
-            norm = float(get_local(parameter.grad).norm())
+            gradient = get_local(parameter.grad)
+            wide = torch.float32 if gradient.dtype is torch.float16 else None  # in which no norm overflows
+            norm = float(gradient.norm(dtype=wide))
             finite = math.isfinite(norm)
             own.seen, own.non_finite = own.seen + 1, own.non_finite + (not finite)
             if is_sharded([parameter]):  # the shards of other ranks may be above 0
@@ -182,7 +187,7 @@ def _record_change(record: StepRecord, optimizer: torch.optim.Optimizer) -> None
 def _sum_bits(parameter: Tensor) -> int:
     """Return a number that changes with the values of this rank, without a copy of them."""
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32}.get(parameter.element_size(), torch.int64)
-    return int(get_local(parameter.detach()).view(bits).sum())
+    return int(get_local(parameter.detach()).view(bits).sum(dtype=bits))  # another dtype would be a copy
 
 
 def _judge(record: StepRecord, subject: str) -> list[Finding]:
@@ -190,6 +195,8 @@ def _judge(record: StepRecord, subject: str) -> list[Finding]:
     missing = [f"{subject} {name}" for name, own in named.items() if not own.seen]
     zero = [f"{subject} {name}" for name, own in named.items() if own.seen and not own.largest and not own.non_finite]
     spoiled = [f"{subject} {name}" for name, own in named.items() if own.non_finite]
+    if record.steps == 1:  # LBFGS computes its first gradients within the step
+        missing = []
     findings = make_group("unused-parameter", missing, f"no gradient in {record.steps} steps")
     findings += make_group("zero-gradient", zero, f"gradient of 0 in {record.steps} steps")
     findings += make_group("non-finite-gradient", spoiled, f"in up to {record.steps} steps", "warning")
