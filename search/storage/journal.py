@@ -154,6 +154,7 @@ class Journal(JournalRecords):
                     os.fsync(self._file.fileno())
                 except OSError as error:  # the next write raises it
                     self._failure = StoreError(f"{self._path} cannot be written: {error}")
+                    self._failure.__cause__ = error
 
 
 def _is_record(line: bytes) -> bool:

@@ -248,6 +248,8 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
             is_full = is_full or shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES
     reasons = [reason for reason in context.gather((failed, is_full)) if reason[0]]
     if any(full for _, full in reasons):
-        raise file.DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        raise file.DiskFullError(
+            errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging if staging and isinstance(path, RemotePath) else path)
+        )
     if reasons:
         raise OSError(f"checkpoint could not be written: {reasons[0][0]}")
