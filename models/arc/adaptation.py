@@ -65,6 +65,7 @@ class Adaptation(NamedTuple):
                 for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                     parameter.grad = gradient
                 optimizer.step()
+                torch.clear_autocast_cache()  # an open autocast would keep the weights from before the step
         return Solver(agent, solver.encoder, solver.policy)
 
 
