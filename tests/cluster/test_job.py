@@ -68,7 +68,7 @@ def test_search_that_a_cluster_refuses_ends_with_the_remedy(cluster, storage):
     assert "must be given its token, but refused ours. Set RAY_AUTH_MODE=token" in refused
     refused = refusal(cluster, ["--storage", f"{cluster.network.disk}/runs"])
     assert "--storage must be seen by every node, but on node 10." in refused
-    assert "Say a bucket, s3://bucket/path" in refused
+    assert "Use a bucket, s3://bucket/path" in refused
     cluster.head.run("sh", "-c", "test ! -e runs/refused")
 
 

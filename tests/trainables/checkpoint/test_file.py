@@ -61,7 +61,7 @@ def test_damaged_checkpoint_raises_checkpoint_error(path, damage):  # H84
         digest.write_text("")
     else:
         (path if damage == "no file" else digest).unlink()
-        message = rf"{re.escape(str(path))} must be readable with its .sha256 beside it"
+        message = rf"{re.escape(str(path))} must be readable with its .sha256 next to it"
     with pytest.raises(CheckpointError, match=message):
         checkpoint.load(path)
 
