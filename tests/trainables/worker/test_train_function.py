@@ -228,10 +228,13 @@ def test_thread_that_outlives_its_trial_cannot_report(stretch, moment):
 
 
 def test_stack_that_a_heartbeat_shows_is_that_of_the_function(stretch):
-    worker = workers("forgets")
+    train_functions.GO.clear()
+    worker = workers("waits")
     reports = worker.run(stretch())
     next(reports)
-    assert "in forgets" in "".join(traceback.format_stack(sys._current_frames()[worker.thread]))
+    stack = traceback.format_stack(sys._current_frames()[worker.thread])
+    train_functions.GO.set()
+    assert "in waits" in "".join(stack)
     assert len([*reports]) == 2
 
 

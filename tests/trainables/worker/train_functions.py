@@ -54,6 +54,13 @@ def forgets(config):
             SEEN.append("caught")
 
 
+def waits(config):
+    """Reports, and then waits for the test."""
+    while True:
+        ray.train.report({"loss": 1.0})
+        GO.wait()
+
+
 def draws(config):
     for _ in range(3):
         ray.train.report({"loss": torch.rand(()).item()})
