@@ -3,9 +3,10 @@
 Each side runs in its own process, timed from start to end. The script prints the trials per minute and the time to the
 first report. It also prints the time from the end of a trial to the first update of the next, and the peak memory of
 all processes together. Then it runs a search of 1,000 trials of one report each. It prints the CPU time of the driver's
-main thread per report at the start and at the end, including the suggestion of the trial.
+main thread per report at the start and at the end, including the suggestion of the trial. Last, a search over the task
+`lm` shards each trial over two workers.
 
-    python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround|driver]
+    python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround|driver|lm]
 """
 
 import argparse
@@ -159,19 +160,33 @@ def driver(trials: int) -> None:
     print(f"{1000 * last:.1f} ms from trial {trials - 100} to {trials}: {last / first:.2f}x")
 
 
+def language_model(trials: int) -> None:
+    """Print the time between trials of `lm` that are sharded over two workers, beside that of one worker's trials."""
+    sizes = ["--scheduler", "none", "--confirm", "0", "--concurrency", "1", "--set", "precision=fp32", "epochs=2"]
+    for workers, shard in ((1, "none"), (2, "full")):
+        options = ["--trials", str(trials), "--workers", str(workers), "--cpus-per-worker", str(1 / workers)]
+        with tempfile.TemporaryDirectory() as folder:
+            task = [str(SEARCH), f"{HERE / 'timed_lm.py'}:TimedLm", "--storage", folder, "--name", "bench"]
+            found = run([*task, *options, *sizes, f"shard={shard}"])
+        print(f"lm, {workers} workers, shard={shard}: {trials} trials in {found.seconds:.0f} s, ", end="")
+        print(f"first report {found.first_report:.1f} s, turnaround {1000 * found.turnaround:.0f} ms", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200, help="of the search")
     parser.add_argument("--peer-trials", type=int, default=6, help="of the recipe, which takes seconds for each")
     parser.add_argument("--driver-trials", type=int, default=1000)
-    parser.add_argument("--only", choices=["turnaround", "driver"])
+    parser.add_argument("--only", choices=["turnaround", "driver", "lm"])
     given = parser.parse_args()
-    if given.only != "driver":
+    if given.only in (None, "turnaround"):
         compare(given.trials, given.peer_trials, workers=1, at_a_time=2)
         compare(given.trials, given.peer_trials, workers=1, at_a_time=1)
         compare(given.trials, given.peer_trials, workers=2, at_a_time=1)
-    if given.only != "turnaround":
+    if given.only in (None, "driver"):
         driver(given.driver_trials)
+    if given.only in (None, "lm"):
+        language_model(trials=8)
 
 
 if __name__ == "__main__":
