@@ -1,8 +1,13 @@
-"""The audit in a process of its own: python -m trainables.preflight.process REQUEST RESULT, two JSON files."""
+"""The audit in a process of its own: python -m trainables.preflight.process REQUEST RESULT SECONDS.
+
+REQUEST and RESULT are JSON files. The process ends after SECONDS, also if the one that started it was killed.
+"""
 
 import json
 import logging
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,6 +81,7 @@ def audit_apart(
         asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
         asked.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "trainables.preflight.process", str(asked), str(result)]
+        command.append(str(math.ceil(longest_s) + 1))
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -119,8 +125,9 @@ def audit_one_rank(
         return AuditResult([finding], device=str(context.device)).as_json()
 
 
-def main(request_file: str, result_file: str) -> None:
-    """Read a request, audit, and write the result: all of it or nothing."""
+def main(request_file: str, result_file: str, seconds: str) -> None:
+    """Read a request, audit, and write the result: all of it or nothing. End after `seconds`."""
+    signal.alarm(int(seconds))
     result = audit_task(**json.loads(Path(request_file).read_text(encoding="utf-8")))
     unfinished = Path(f"{result_file}.tmp")
     unfinished.write_text(json.dumps(result), encoding="utf-8")
