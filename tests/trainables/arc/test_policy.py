@@ -1,7 +1,6 @@
 """Show the ARC task's two updates per window, through the loop that every task has."""
 
 import functools
-import math
 
 import pytest
 
@@ -30,12 +29,14 @@ def test_update_moves_all_of_its_own_parameters_alone(precision):  # C65, C66
 
 @full_and_half_precision
 def test_overflowing_rewards_stop_the_policy_alone(precision):  # C67, C74, C76
-    training = TrialTrainer(arc(precision=precision, reward_scale=1e39, loss_scale=1024.0, least_spread=0.0))
+    training = TrialTrainer(
+        arc(precision=precision, reward_scale=1e39, loss_scale=1024.0, least_spread=0.0, curriculum_start=0.6)
+    )
     before = weights(training, "policy")
     report = training.run_epoch()
     assert moved(training, "policy", before) == {False}
     assert (report["train/updates"], report["amp/skipped"], report["amp/skipped/policy"]) == (5, 0, 5)
-    assert report["train/loss"] < math.log(10)  # that of uniform colors
+    assert report["train/loss"] < 2
     if precision == "fp16":  # a loss scale of its own
         assert report["amp/loss_scale"] == 2**5 * report["amp/loss_scale/policy"]
 
