@@ -33,6 +33,7 @@ from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers
 from search.reporting.console.progress import Progress
 from search.reporting.parquet_callback import ParquetCallback
 from search.study.record import SearchRecord
+from search.study.study import SearchStudy
 from search.study.trial import get_reports
 from search.tracking.tracker import MLflowCallback
 from trainables.filesystem.paths import StoragePath
@@ -78,14 +79,9 @@ def run_on_ray(
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(planned, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
+    kept, failures = config.keep_checkpoints, config.max_failures
     limits = SearchLimits(
-        planned.trials,
-        config.keep_checkpoints,
-        config.max_failures,
-        stop.asked,
-        stop.search_over,
-        stoppers,
-        room=lambda: capacity.gangs,
+        planned.trials, kept, failures, stop.asked, stop.search_over, stoppers, room=lambda: capacity.gangs
     )
     attempt = f"{time.time_ns():x}"
     searcher = StudySearcher(
@@ -95,18 +91,22 @@ def run_on_ray(
     start_budget_timer(stoppers, stop.asked)
     identity, known = identify_audit(planned, study.metadata["files"]), study.metadata.get("preflight", {})
     is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
-    settings = _gang_settings(
-        planned, worker, registry, files, cluster.rehearsal, not config.no_preflight and not is_known
-    )
+    audits = not config.no_preflight and not is_known
+    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audits)
     audit = None
     if settings.worker.audit:
         audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
     _run_trials(searcher, settings, stoppers, stop, config)
     if audit is not None and audit.result is not None:
-        study.save_metadata({**study.metadata, "preflight": audit.result})
-        study.commit()
-        audit.check(is_trained=any(get_reports(trial) for trial in study.get_trials()))
+        _record_audit(study, audit)
     return study.get_record(), tracker
+
+
+def _record_audit(study: SearchStudy, audit: AuditFollower) -> None:
+    """Store the result of the audit. Raise a UsageError if it found errors."""
+    study.save_metadata({**study.metadata, "preflight": audit.result})
+    study.commit()
+    audit.check(is_trained=any(get_reports(trial) for trial in study.get_trials()))
 
 
 def _leave_out_fp16(planned: SearchPlan, factors: Mapping[str, float], progress: Progress) -> SearchPlan:
