@@ -88,7 +88,7 @@ def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterat
     try:
         with watcher.hooked():
             yield
-    except BaseException:
+    except BaseException:  # any end of the function, which is raised again
         with suppress(Exception):  # whatever `tell` raises must not replace the function's error
             finish(True)
         raise
