@@ -51,10 +51,11 @@ class Cli:
     ) -> subprocess.CompletedProcess:
         return self.finished(self.start(*arguments, script=script), timeout)
 
-    def invoke(self, *arguments: str) -> subprocess.CompletedProcess:
+    def invoke(self, *arguments: str, script: str = "search/run.py") -> subprocess.CompletedProcess:
         """Run the command in this process, which saves the seconds of its imports. It must start no search."""
-        from search.run import main
+        from search import report, run
 
+        main = {"search/run.py": run.main, "search/report.py": report.main}[script]
         tasks = {file.stem for file in TASKS.glob("*.py")}  # of another folder, if a test has imported them
         imported = {name: sys.modules.pop(name) for name in tasks & {*sys.modules}}
         path, modules = [*sys.path], {*sys.modules}

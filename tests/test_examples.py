@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from search.study.record import load_search
 from trainables.training.trainer import train
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -62,15 +63,24 @@ def test_notebook_has_short_cells_without_outputs():
 
 
 @pytest.mark.slow
-def test_cells_of_the_notebook_run_in_order(make_cli):
+def test_search_of_the_notebook_resumes_without_it(make_cli):
     cli = make_cli("notebook")
-    check = 'print(losses[-1] < losses[0], len(table), "Confirmed: " in result._repr_html_(), bool(result.best))'
-    cells = "\n".join([*read_code_cells(), check])
     env = {**cli.env, "PYTHONPATH": str(EXAMPLES.parent)}
-    # Like a notebook, a program from standard input has no file that a worker could import.
-    done = subprocess.run([sys.executable, "-"], input=cells, cwd=cli.folder, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "True 6 True True"
+
+    def run(cells):
+        """Like a notebook, a program from standard input has no file that a worker could import."""
+        command = [sys.executable, "-"]
+        done = subprocess.run(command, input=cells, cwd=cli.folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1].split()
+
+    check = 'print(losses[-1] < losses[0], len(table), "Confirmed: " in result._repr_html_(), result.name)'
+    *found, name = run("\n".join([*read_code_cells(), check]))
+    assert found == ["True", "6", "True"]
+    again = f"from search.experiment import resume; result = resume({name!r}, given={{'trials': 7, 'confirm': 0}})"
+    assert run(f"{again}; print(len(result.trials), result.best.trial_id in range(7))") == ["7", "True"]
+    (task,) = (cli.folder / "runs" / name / "code").glob("task_Sine.py")
+    assert load_search(cli.folder / "runs" / name).about["config"]["task"] == f"{task}:Sine"
 
 
 @pytest.mark.parametrize("task", TASKS)

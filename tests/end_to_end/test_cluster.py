@@ -123,7 +123,7 @@ def test_stopped_trials_leave_no_placement_group(cluster):
 
     looking = threading.Thread(target=look)
     looking.start()
-    options = ["--trials", "9", "--name", "beside", "--json", "--resource", "slot=1", "--set", "precision=fp32"]
+    options = ["--trials", "6", "--name", "beside", "--json", "--resource", "slot=1", "--set", "precision=fp32"]
     try:
         done = cli.run("toy.py:Toy", "--concurrency", "2", *options)
     finally:

@@ -68,7 +68,7 @@ def test_diverged_trial_has_its_kind_everywhere(search):
 
 
 def test_report_and_parent_run_say_the_same(search):
-    printed = search.cli.run("steep", script="search/report.py")
+    printed = search.cli.invoke("steep", script="search/report.py")
     lines = [line for line in printed.stdout.splitlines() if line.startswith("diverged: ")]
     assert [line.split()[1] for line in lines] == ["fp16", "fp32"]
     assert all(", where lr >= " in line for line in lines)

@@ -176,7 +176,7 @@ def count_writes(monkeypatch, folder, **given):
         ("asha-stop", False, slice(1, None, 3), {}),
         ("median", False, slice(2, None, 4), {}),
         ("pbt", False, slice(None), {}),
-        ("asha", False, slice(0, None, 2), {"trials": 4, "confirm": 8}),
+        ("asha", False, slice(0, None, 5), {"trials": 4, "confirm": 6}),
     ],
 )
 def test_search_that_dies_at_any_write_has_the_same_result(tmp_path, die, monkeypatch, scheduler, half, moments, more):

@@ -1,35 +1,12 @@
 """Whole searches over training functions, run as a user runs them."""
 
 import re
-from pathlib import Path
 
 import pytest
-import torch
 
 from tests.end_to_end.finished_search import FinishedSearch
 
 JUDGED = ["--objective", "loss", "--mode", "min"]
-
-
-@pytest.mark.slow
-def test_trials_of_a_function_continue_from_their_checkpoints(make_cli):
-    cli = make_cli()
-    options = ["--trials", "6", "--concurrency", "1", "--seed", "2"]
-    fixed = ["--search", "lr=1e-4..1e-1:log", "--set", "epochs=9", "batch_size=16"]
-    found = FinishedSearch.run(cli, "halving", "plain.py:train_fn", *options, *fixed, *JUDGED)
-    assert found.json["outcomes"] == {"completed": 1, "pruned": 5}
-    assert "\npreflight: 1 note\n" in found.done.stderr, "the audit saw its steps"
-    assert {1, 9} <= {max(numbers) for numbers in found.epochs().values()} <= {1, 3, 9}
-    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in found.epochs().values())
-    best = found.json["best"]
-    assert best["config"] == {"seed": 2, "epochs": 9, "batch_size": 16, "lr": best["config"]["lr"]}
-    assert best["value"] == min(row["loss"] for row in found.rows)
-    state = torch.load(Path(best["checkpoint"]) / "state.pt", weights_only=True)
-    (row,) = [row for row in found.rows if (row["trial_id"], row["epoch"]) == (best["trial_id"], state["epoch"])]
-    assert row["loss"] == best["value"]
-    kept = [len(list(folder.iterdir())) for folder in (found.folder / "checkpoints").iterdir()]
-    assert kept == [1] * 6, "the best of each trial"
-    assert len(found.children()) == 6
 
 
 @pytest.mark.slow

@@ -51,5 +51,3 @@ def test_search_over_a_faulty_task_does_not_start(cli):
     assert FOUND in err
     assert "Nothing was trained. Correct the task and run " in err
     assert "completed" not in err
-    result = json.loads(cli.run(*options, "--name", "forced", "--no-preflight", "--json").stdout)
-    assert {*result["outcomes"]} <= {"completed", "pruned"}

@@ -185,12 +185,10 @@ def test_list_and_report_show_the_search_again(search):
     assert search.cli.invoke("--list").stdout.startswith("mixed  ")
     page = search.folder / "report.html"
     page.unlink()
-    report = search.cli.run("mixed", script="search/report.py")
+    report = search.cli.invoke("mixed", script="search/report.py")
     assert report.returncode == 0
     assert f"{search.json['best']['value']:.4f}" in report.stdout
     assert f"page: {page}" in report.stdout
-    missing = search.cli.run("nothing", script="search/report.py")
-    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
     text = page.read_text()
     counts = [f"{count} {outcome}" for outcome, count in search.json["outcomes"].items()]
     best = search.json["best"]
@@ -206,19 +204,24 @@ def test_list_and_report_show_the_search_again(search):
         assert f"<h2>{title}</h2>" in text
 
 
-def test_files_that_cannot_be_written_do_not_end_a_search(search):
+def test_finished_search_resumes_without_training_or_its_files(search):
     files = [search.folder / "trials.parquet", search.folder / "report.html"]
     for file in files:
         file.rename(file.with_suffix(".aside"))
         file.mkdir()
-    done = search.cli.run("--resume", "mixed", "--json")
+    done = search.cli.run("--resume", "mixed", "--keep-checkpoints", "2", "--json")
     for file in files:
         file.rmdir()
         file.with_suffix(".aside").rename(file)
     told = [line for line in done.stderr.splitlines() if "cannot be written:" in line]
     assert [line.split()[0] for line in told] == [str(file) for file in files]
     assert all(line.endswith("search/report.py mixed writes it again") for line in told)
-    assert (done.returncode, json.loads(done.stdout)["outcomes"]) == (0, search.json["outcomes"])
+    again = json.loads(done.stdout)
+    assert (done.returncode, again["outcomes"], again["best"]) == (0, search.json["outcomes"], search.json["best"])
+    assert "all 12 trials have ended; --trials can be raised" in done.stderr
+    checkpoints = [str(path) for path in search.folder.glob("checkpoints/*/*.pt")]
+    assert len(checkpoints) == 2
+    assert search.json["best"]["checkpoint"] in checkpoints
     assert search.parent.info.status == "FINISHED"
 
 

@@ -37,6 +37,17 @@ def test_trials_have_a_score_and_a_forgetting(search):
     assert search.json["outcomes"] == {"completed": 2}
     for trial in search.json["front"]:
         assert set(trial["values"]) == {"val/score", "val/forgetting"}
+    assert search.json["best"]["trial_id"] == search.json["front"][0]["trial_id"]
+    assert [direction.name for direction in search.study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert all(len(trial.values) == 2 for trial in search.study.trials)
+
+
+def test_front_is_in_the_note_the_runs_and_the_report(search):
+    assert "| trial | val/score:max | val/forgetting:min |" in search.parent.data.tags["mlflow.note.content"]
+    for run in search.children():
+        assert {"best/val/score", "best/val/forgetting"} <= run.data.metrics.keys()
+    printed = search.cli.invoke("domains", script="search/report.py")
+    assert printed.stdout.count("*") == len(search.json["front"])
 
 
 def test_run_of_each_trial_has_the_matrix_as_a_picture(search):

@@ -1,4 +1,4 @@
-"""Whole searches whose study is kept in a database, run as a user runs them; and optuna-dashboard over a study."""
+"""A whole search whose study is kept in a database, run as a user runs it; and optuna-dashboard over a study."""
 
 import json
 import socket
@@ -16,10 +16,7 @@ from optuna.samplers import RandomSampler
 
 from search.errors import UsageError
 from search.storage.study_store import open_store
-from search.study.record import load_search
 from search.study.study import create_study
-from search.study.trial import get_reports
-from tests.conftest import ROOT
 from tests.end_to_end.processes import wait_until
 from tests.search.objectives import VAL_LOSS
 from tests.search.storage.test_study_store import play
@@ -35,7 +32,7 @@ def test_search_in_postgresql(cli, server):
     url = server.database("studies")
     arguments = ["--study", url, "--sampler", "random", "--search", "how=fine,raise,nan", "--set", "pause_s=0.05"]
     arguments += ["--fidelity", "samples", "--max-fidelity", str(9 * 64)]  # epochs of the task
-    first = cli.start("toy.py:Toy", "--name", "kept", "--trials", "8", "--json", *arguments)
+    first = cli.start("toy.py:Toy", "--name", "kept", "--trials", "5", "--json", *arguments)
     folder = cli.folder / "runs" / "kept"
     try:
         begun = "SELECT count(*) FROM studies WHERE study_name = 'kept'"
@@ -58,12 +55,12 @@ def test_search_in_postgresql(cli, server):
     assert {row["trial_id"]: row["outcome"] for row in rows} == in_study
     spent = {row["samples"] for row in rows if row["outcome"] == "completed"}
     assert max(spent, default=9 * 64) == 9 * 64
-    assert sorted(in_study) == list(range(8))
+    assert sorted(in_study) == list(range(5))
     assert outcomes == {name: list(in_study.values()).count(name) for name in outcomes}
     assert not (folder / "study.journal").exists()
-    listed, report = cli.invoke("--list"), cli.run("kept", script="search/report.py")
+    listed, report = cli.invoke("--list"), cli.invoke("kept", script="search/report.py")
     assert listed.stdout.startswith(f"kept  {', '.join(f'{count} {name}' for name, count in outcomes.items())}  best")
-    assert report.stdout.count("failed") == outcomes["failed"], report.stderr
+    assert report.stdout.count("failed") == outcomes.get("failed", 0), report.stderr
 
 
 def count(server, database, question):
@@ -71,29 +68,6 @@ def count(server, database, question):
         return server.query(database, question)
     except LookupError:
         return 0
-
-
-@pytest.mark.slow
-def test_search_whose_database_is_lost_ends_with_one_line(cli, server):
-    url = server.database("lost")
-    (cli.folder / "impatient.py").write_text(
-        "import sys; sys.path.append(sys.argv[1])\n"
-        "from search.storage import requests; from search.experiment import SearchConfig, run\n"
-        "requests.PATIENCE_S = 1.0\n"
-        "options = dict(name='lost', study=sys.argv[2], set={'pause_s': 0.1}, trials=99, confirm=0)\n"
-        "run(SearchConfig(task='toy.py:Toy', **options))\n"
-    )
-    driver = cli.start(str(ROOT), url, script=cli.folder / "impatient.py")
-    reported = "SELECT count(*) FROM trial_user_attributes WHERE key LIKE 'report/%'"
-    wait_until(lambda: count(server, "lost", reported), driver)
-    server.stop()
-    _, errors = driver.communicate(timeout=600)
-    server.start()
-    assert "the study's database is lost: trying for 1 s" in errors
-    assert errors.count("Traceback") == 1, errors
-    assert errors.splitlines()[-1].startswith("search.errors.StoreError: the study's database was lost, and not found")
-    trials = load_search(cli.folder / "runs" / "lost").trials
-    assert sum(len(get_reports(trial)) for trial in trials) >= 1
 
 
 def test_database_in_the_yaml_of_a_search_is_found_again(cli):
@@ -111,7 +85,7 @@ def test_database_in_the_yaml_of_a_search_is_found_again(cli):
     (listed,) = [each for each in json.loads(cli.invoke("--list", "--json").stdout) if each["name"] == "based"]
     assert sum(listed["outcomes"].values()) == 5
     assert (listed["best"]["metric"], listed["best"]["value"]) == ("val/loss", 0.5)
-    assert cli.run("based", script="search/report.py").stdout.count(" 0.5 ") == 5
+    assert cli.invoke("based", script="search/report.py").stdout.count(" 0.5 ") == 5
     (cli.folder / "studies.db").rename(cli.folder / "moved.db")
     assert f"based  name must be a search that has begun, but based is not in {url}." in cli.invoke("--list").stdout
 
