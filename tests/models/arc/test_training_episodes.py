@@ -137,15 +137,6 @@ def test_a_draw_has_as_many_as_asked_and_its_uniform_share(start, count, samples
     assert 0 <= drawn.min() <= drawn.max() < count
 
 
-@pytest.mark.parametrize("samples", [7, 30, 45])
-@pytest.mark.parametrize(("start", "epoch"), [(0.0, 2), (0.9, 5)])
-def test_a_share_of_zero_draws_what_a_plan_draws(puzzles: list[Puzzle], samples: int, start: float, epoch: int) -> None:
-    pool = TrainingPool(puzzles, [])
-    (planned,) = pool.plan(samples, samples, generator(3))  # one batch: as drawn, but for the order
-    drawn = Curriculum(start, 6).draw(levels(len(pool)), samples, epoch, generator(3))
-    assert sorted(planned.tolist()) == sorted(drawn.tolist())
-
-
 def test_easy_puzzles_are_the_most_first_and_as_many_as_others_last() -> None:
     curriculum, count = Curriculum(0.9, 5), 20_000
     drawn = [levels(200)[curriculum.draw(levels(200), count, epoch, generator())] for epoch in range(5)]

@@ -283,16 +283,6 @@ FLUSH = ["transform", "step a", "step b", "average", "schedule a", "schedule b",
 
 
 @scaled_and_unscaled
-@pytest.mark.parametrize("size", [1, 4])
-def test_window_is_flushed_in_one_order_and_once(precision, size):  # C20, C40
-    updater, loss, events = observed(precision)
-    for _ in range(2):
-        events.clear()
-        updater.update([samples(1, 2)] * size, loss)
-        assert events == FORWARD_AND_BACKWARD * size + FLUSH
-
-
-@scaled_and_unscaled
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [

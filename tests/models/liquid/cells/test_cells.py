@@ -176,15 +176,6 @@ def test_sparsity_is_the_share_of_missing_synapses(sparsity: float) -> None:
     assert kept == pytest.approx(1 - sparsity, abs=0.02)
 
 
-def test_the_global_generator_draws_the_wiring() -> None:
-    drawn = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        drawn.append(neural_circuit(5, 30, 6, 0.5)[0].mask)
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
 def test_circuits_without_a_layer_or_a_synapse_are_refused() -> None:
     for sizes in ((0, 5, 1), (3, 5, 0), (3, 5, 4)):
         with pytest.raises(ValueError, match=r"units at least outputs \+ 2"):

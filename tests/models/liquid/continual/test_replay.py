@@ -50,19 +50,6 @@ def test_every_sample_has_the_same_chance_whenever_it_came(balanced: bool) -> No
     assert 89 - 4 * (2 * 89) ** 0.5 < chi_square < 89 + 4 * (2 * 89) ** 0.5  # four standard deviations
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_is_vitters_algorithm_sample_by_sample(seed: int) -> None:
-    draws, slots, number = generator(seed), [(-1, -1)] * 7, 0
-    for task, count in enumerate([5, 40]):
-        chances = torch.rand(count, generator=draws, dtype=torch.float64).tolist()
-        for index in range(count):
-            slot = number if number < 7 else int(chances[index] * (number + 1))
-            if slot < 7:
-                slots[slot] = (task, index)
-            number += 1
-    assert held(filled(7, [5, 40], seed=seed)) == slots
-
-
 @bounded
 @given(st.integers(1, 60), streams, st.booleans(), st.booleans(), st.integers(0, 90))
 def test_a_draw_has_exactly_as_many_as_asked(

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.liquid.continual import EWC, SI
 from models.liquid.continual.strategy import ContinualStrategy
 from models.liquid.data import Kind
 from models.liquid.losses import losses
@@ -60,17 +59,17 @@ def test_the_fisher_of_a_task_leaves_masked_outputs_free() -> None:
     assert not bias[2:].any()
 
 
-@pytest.mark.parametrize("few", [32, 0], ids=["exact", "drawn"])
-def test_fisher_of_labels_is_that_of_the_probabilities(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("few", "count", "bound"), [(32, 20, 0.001), (0, 200, 0.05)], ids=["exact", "drawn"])
+def test_fisher_of_labels_is_that_of_the_probabilities(few: int, count: int, bound: float, monkeypatch) -> None:
     """Of four labels that are all as likely, the Fisher of each bias is p - p^2."""
     monkeypatch.setattr("models.liquid.continual.strategy.FEW", few)
-    made = stream(labelled(each=200), 1, "class")
+    made = stream(labelled(each=60), 1, "class")
     net = network(made.features, made.outputs, "sequence")
     net.head.weight.data.zero_()
     net.head.bias.data.zero_()
     past = ContinualStrategy(net, made, method="ewc", strength=1.0)
-    past.learned(0, 300, seeded())
-    assert torch.allclose(fisher(past)["head.bias"], torch.full((4,), 3 / 16), atol=0.05 if few == 0 else 0.01)
+    past.learned(0, count, seeded())
+    assert torch.allclose(fisher(past)["head.bias"], torch.full((4,), 3 / 16), atol=bound)
 
 
 @pytest.mark.parametrize("samples", [5, 100])
@@ -215,25 +214,3 @@ def test_samples_without_logits_are_answered_when_loaded() -> None:
         assert torch.allclose(recalled.logits, net(recalled.samples.inputs).outputs, atol=1e-5)
     assert net.training
     assert not any(part.any() for synapses in net.synapses() for part in synapses.pending())
-
-
-@pytest.mark.parametrize("method", ["ewc", "si", None])
-def test_a_hold_keeps_what_mattered_and_frees_the_rest(method: str | None) -> None:
-    weights = nn.Parameter(torch.zeros(2))
-    hold = {"ewc": EWC, "si": SI}[method]({"w": weights}, 10.0) if method else None
-    for goal, slopes in ((torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])), (torch.tensor([-1.0, 1.0]), 1.0)):
-        for _ in range(300):
-            weights.grad = None
-            ((0.5 * slopes * (weights - goal).square()).sum() + (hold.penalty() if hold else 0)).backward()
-            if method == "si":
-                hold.before_step()
-            with torch.no_grad():
-                weights -= 0.05 * weights.grad
-            if method == "si":
-                hold.after_step()
-        if hold:
-            hold.consolidate(*([{"w": torch.tensor([1.0, 0.0])}] if method == "ewc" else []))
-    # Between -1 and 1 as strong as 10 F of EWC, and 2 * 10 * 0.5 / 1.1 of SI, pull at it.
-    pull = {"ewc": 10.0, "si": 10 / 1.1, None: 0.0}[method]
-    expected = torch.tensor([(pull - 1) / (pull + 1), 1.0])
-    torch.testing.assert_close(weights.detach(), expected, rtol=0.03, atol=0)

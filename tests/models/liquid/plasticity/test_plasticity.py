@@ -21,32 +21,6 @@ def spikes(seed: int = 0, batch: int = 4) -> tuple[Tensor, Tensor]:
     return tuple((torch.rand(batch, 50, n, generator=generator) < 0.2).float() for n in (5, 3))
 
 
-def train(steps: int, *at: int) -> Tensor:
-    """Spikes of a single neuron, float64 of shape (1, steps, 1)."""
-    spikes = torch.zeros(1, steps, 1, dtype=torch.float64)
-    spikes[0, list(at)] = 1
-    return spikes
-
-
-def net(rule: Rule, pre: Tensor, post: Tensor) -> float:
-    sums = rule.sums(pre, post)
-    return (sums.potentiation - sums.depression).item()
-
-
-@pytest.mark.parametrize("rule", [Pair(), Homeostatic(), Triplet()], ids=["pair", "homeostatic", "triplet"])
-@pytest.mark.parametrize(
-    ("pre", "post", "expected"),
-    [
-        (0, 5, 0.005 * math.exp(-5 / 20)),
-        (5, 0, -0.00525 * math.exp(-5 / 20)),
-        (1, 0, -0.00525 * math.exp(-1 / 20)),
-        (3, 3, 0.0),
-    ],
-)
-def test_two_spikes_have_the_sign_of_their_order(rule: Rule, pre: int, post: int, expected: float) -> None:
-    assert net(rule, train(8, pre), train(8, post)) == pytest.approx(expected, rel=1e-12)
-
-
 def step_by_step(rule: Rule, pre: Tensor, post: Tensor) -> tuple[Tensor, Tensor]:
     """The rules as the papers write them: one synapse after another, one step after another."""
     potentiation = torch.zeros(post.shape[-1], pre.shape[-1], dtype=pre.dtype)

@@ -151,14 +151,3 @@ def test_a_surrogate_of_the_usual_slope_is_that_of_snntorch(name: str, peer: obj
     surrogate = SURROGATES[name]
     torch.testing.assert_close(surrogate.derivative(distance.detach(), surrogate.slope), distance.grad / scale)
     assert scale.item() == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("name", list(SURROGATES))
-def test_a_surrogate_is_one_at_threshold_even_and_falling(name: str) -> None:
-    distance = torch.linspace(0, 3, 31)
-    for slope in (0.5, 2.0, 25.0):
-        values = SURROGATES[name].derivative(distance, slope)
-        assert values[0] == 1
-        assert (values.diff() < 0).all()
-        torch.testing.assert_close(SURROGATES[name].derivative(-distance, slope), values)
-    assert torch.equal(distance, torch.linspace(0, 3, 31))
