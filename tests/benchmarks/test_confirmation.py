@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.confirmation import PROBLEMS, Replay, Simulator, gains, print_table, row, simulate
+from benchmarks.confirmation import PROBLEMS, Replay, Simulator, gains, simulate
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -32,11 +32,6 @@ def test_confirmation_picks_the_defaults_less_often_wrongly():
     assert simulate("normal, good defaults", 1.0, 6, 3) == outcomes[:3]
 
 
-def test_higher_threshold_keeps_the_defaults_more_often():
-    outcomes = simulate("normal, good defaults", 1.0, 6, 20)
-    assert np.count_nonzero(gains(outcomes, 0.5)) >= np.count_nonzero(gains(outcomes, 0.9))
-
-
 def test_replayed_search_and_its_runs_have_different_seeds():
     replay, draw = Replay(30, None), np.random.default_rng(0)
     trials = replay.search(draw, 20)
@@ -44,10 +39,3 @@ def test_replayed_search_and_its_runs_have_different_seeds():
     assert trials.true[3] == pytest.approx(np.mean([trials.seen[3], *runs])), "each seed once"
     assert len({*trials.rows}) == 20
     assert np.count_nonzero(trials.true[0] < trials.true) >= 5, "the defaults are not among the best"
-
-
-def test_table_says_where_confirmation_gains_less(capsys):
-    outcomes = simulate("few good", 1.0, 6, 3)
-    assert len(row(outcomes, 1.0)) == 10
-    print_table({(name, 1.0, 6): outcomes for name in PROBLEMS}, 1.0, 6)
-    assert "gains less, by more than 2 standard errors" in capsys.readouterr().out

@@ -122,8 +122,8 @@ def test_time_of_a_diverged_trial_is_lost():
 
 
 OVERFIT = Curve([0.5, 0.2, 0.6], [0.55, 0.25, 0.6], 10.0, 0.6)
-STEADY = Curve([0.5, 0.4, 0.3], [0.5, 0.4, 0.35], 10.0, 0.35)
 CLIFF = Curve([0.1, 0.1, math.nan], [0.15, 0.12, 0.1], 10.0, math.inf)
+STEADY = Curve([0.5, 0.4, 0.3], [0.5, 0.4, 0.35], 10.0, 0.35)
 
 
 def incumbent_after(keeps_best, *curves, epochs=3, delivered="checkpoint", only_whole=False):
@@ -134,34 +134,25 @@ def incumbent_after(keeps_best, *curves, epochs=3, delivered="checkpoint", only_
     return incumbent
 
 
-def test_side_that_keeps_the_best_delivers_its_checkpoint():
-    assert incumbent_after(True, OVERFIT, STEADY).get_regret() == 0.25
+WHOLE = {"epochs": 2, "only_whole": True}
 
 
-def test_side_that_takes_the_last_report_delivers_the_last():
-    assert incumbent_after(False, OVERFIT, STEADY).get_regret() == 0.35
-
-
-def test_config_is_judged_by_its_end_where_it_is_delivered():
-    assert incumbent_after(True, OVERFIT, STEADY, delivered="config").get_regret() == 0.6
-
-
-@pytest.mark.parametrize("keeps_best", [True, False])
-def test_diverged_trial_is_not_delivered(keeps_best):
-    assert incumbent_after(keeps_best, CLIFF, STEADY).get_regret() == 0.35
-
-
-def test_trial_that_will_diverge_delivers_the_checkpoint_it_has():
-    assert incumbent_after(True, CLIFF, STEADY, epochs=2).get_regret() == 0.15
-
-
-def test_config_that_will_diverge_is_not_delivered():
-    assert incumbent_after(True, CLIFF, STEADY, epochs=2, delivered="config").get_regret() == 0.35
-
-
-def test_side_that_delivers_whole_trials_has_none_before():
-    assert incumbent_after(False, STEADY, epochs=2, only_whole=True).get_regret() == 1.0
-    assert incumbent_after(False, STEADY, only_whole=True).get_regret() == 0.35
+@pytest.mark.parametrize(
+    ("keeps_best", "curves", "given", "regret"),
+    [
+        (True, (OVERFIT, STEADY), {}, 0.25),
+        (False, (OVERFIT, STEADY), {}, 0.35),
+        (True, (OVERFIT, STEADY), {"delivered": "config"}, 0.6),
+        (True, (CLIFF, STEADY), {}, 0.35),
+        (False, (CLIFF, STEADY), {}, 0.35),
+        (True, (CLIFF, STEADY), {"epochs": 2}, 0.15),
+        (True, (CLIFF, STEADY), {"epochs": 2, "delivered": "config"}, 0.35),
+        (False, (STEADY,), WHOLE, 1.0),
+        (False, (STEADY,), {**WHOLE, "epochs": 3}, 0.35),
+    ],
+)
+def test_side_delivers_its_best_or_last_that_will_not_diverge(keeps_best, curves, given, regret):
+    assert incumbent_after(keeps_best, *curves, **given).get_regret() == regret
 
 
 def test_trials_in_training_can_be_left_out():

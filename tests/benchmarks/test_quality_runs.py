@@ -14,11 +14,6 @@ def build_row(key, regret=0.5, epoch_s=None, **numbers):
     return Row(*key, [regret] * POINTS, **{**counts, **amounts, **numbers}, revision="abc", epoch_s=epoch_s)
 
 
-def test_searches_are_listed_seed_by_seed():
-    assert [key.seed for key in KEYS] == [0] * 4 + [1] * 4
-    assert len(set(KEYS)) == 8
-
-
 def test_rows_are_read_as_they_were_written(tmp_path):
     rows = add_rows(tmp_path / "runs.parquet", KEYS, search=build_row)
     assert rows == [build_row(key) for key in KEYS]
@@ -45,23 +40,10 @@ def test_interrupted_run_is_continued_with_what_is_missing(tmp_path):
     assert len(load_rows(file)) == len(KEYS)
 
 
-def test_rows_that_were_not_asked_for_stay_in_the_file(tmp_path):
-    file = tmp_path / "runs.parquet"
-    add_rows(file, KEYS, search=build_row)
-    assert [row.key for row in add_rows(file, KEYS[:1], search=build_row)] == KEYS[:1]
-    assert len(load_rows(file)) == len(KEYS)
-
-
 def test_file_of_other_epochs_is_refused(tmp_path):
     add_rows(tmp_path / "runs.parquet", KEYS[:1], epoch_s=1.0, search=build_row)
     with pytest.raises(ValueError, match=r"with epochs of 60\.0 s, but has some of 1\.0 s"):
         add_rows(tmp_path / "runs.parquet", KEYS, epoch_s=60.0, search=build_row)
-
-
-def test_seeds_that_a_side_lacks_are_not_compared():
-    outcomes = search_quality.group_rows([build_row(key) for key in KEYS if key != Key("cliff", "ray", 0)])
-    assert [row.seed for row in outcomes["cliff"]["searchlight"]] == [1]
-    assert [row.seed for row in outcomes["digits"]["searchlight"]] == [0, 1]
 
 
 def test_report_says_what_ends_lower(capsys):

@@ -11,7 +11,6 @@ from benchmarks.quality.recorded import (
     Run,
     build_schema,
     draw_configs,
-    list_problems,
     record,
     replayed,
     train_run,
@@ -32,18 +31,6 @@ def short(monkeypatch):
     recording = RECORDINGS["features"]
     fixed = {**recording.fixed, "epochs": 2}
     monkeypatch.setitem(RECORDINGS, "features", replace(recording, fixed=fixed))
-
-
-def test_first_configs_are_the_same_of_any_number():
-    recording = RECORDINGS["features"]
-    assert draw_configs(recording, 3) == draw_configs(recording, 6)[:3]
-
-
-def test_alternating_runs_are_listed_seed_by_seed():
-    recording = replace(RECORDINGS["features"], alternates=True)
-    first, second = (recording.list_runs(2)[place::2] for place in (0, 1))
-    assert first == [Run(0, 0, "fp32"), Run(0, 1, "fp32")]
-    assert second == [Run(1, 0, "bf16"), Run(1, 1, "bf16")]
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
@@ -108,14 +95,6 @@ def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
     assert problem.best == pytest.approx(0.55)
 
 
-def test_replayed_problem_judges_a_checkpoint_by_its_test(tmp_path, monkeypatch):
-    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], worst=2.5))
-    rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("features", file=tmp_path / "curves.parquet")
-    curve = problem.curve(rows[0], np.random.default_rng(0))
-    assert problem.regret(curve, 1) == pytest.approx(curve.values[0] + 0.05 - problem.best)
-
-
 def test_replayed_score_is_minimized(tmp_path):
     recording = RECORDINGS["liquid"]
     (values,) = draw_configs(recording, 1)
@@ -128,16 +107,3 @@ def test_replayed_score_is_minimized(tmp_path):
     draw = np.random.default_rng(0)
     assert problem.curve(problem.draw(draw), draw).values == [0.75, 0.25]
     assert problem.best == 0.25
-
-
-def test_problem_is_listed_once_its_table_is_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
-    build_table(tmp_path / "curves_features.parquet")
-    assert "features" not in [problem.name for problem in list_problems()]
-    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], configs=2))
-    assert [problem.name for problem in list_problems() if problem.held_out][-1] == "features"
-
-
-def test_table_that_was_not_recorded_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="must be recorded first"):
-        replayed("liquid", file=tmp_path / "none.parquet")

@@ -6,7 +6,6 @@ from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
 from benchmarks.task_runs import deviation, difference, mean
 from trainables.liquid import LiquidTask
 from trainables.liquid.config import LiquidConfig
-from trainables.training.trainer import train
 
 
 @pytest.fixture(autouse=True)
@@ -27,22 +26,6 @@ def test_difference_is_that_of_pairs():
     assert mean(base, "score") == pytest.approx(0.5)
     assert deviation(base, "score") == pytest.approx(0.4)
     assert deviation(base[:1], "score") == 0
-
-
-@pytest.mark.slow
-def test_each_config_is_trained_under_each_seed():
-    small = {"epochs": 2, "samples": 64, "continual": {"tasks": 1}}
-    configs = [small, small | {"lr": 1e-3}]
-    best, last = (
-        task_runs.train_all(LiquidTask, configs, seeds=2, processes=1, first_seed=7, which=which)
-        for which in ("best", "last")
-    )
-    for number, config in enumerate(configs):
-        for seed in (0, 1):
-            alone = LiquidConfig.model_validate(config | {"seed": 7 + seed})
-            scores = [report["val/score"] for report in train(LiquidTask(alone))]
-            assert best[number][seed]["val/score"] == max(scores)
-            assert last[number][seed]["val/score"] == scores[-1]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -118,7 +118,7 @@ def test_equal_rewards_have_exactly_no_gradient(reward: float, normalize: bool) 
 
 @bounded
 @given(st.integers(0, 1000), st.floats(1e-3, 1e3), st.integers(2, 16))
-def test_normalized_advantages_are_limited_and_ignore_the_scale(seed, factor, samples) -> None:
+def test_normalized_advantages_are_limited_and_ignore_the_scale(seed, factor, samples) -> None:  # C70
     rewards = torch.rand(4, samples, generator=torch.Generator().manual_seed(seed))
     plain, scaled, turned = (advantages(rewards, scale, normalize=True) for scale in (1.0, factor, -factor))
     torch.testing.assert_close(scaled, plain, rtol=0, atol=0)

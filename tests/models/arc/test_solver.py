@@ -96,11 +96,6 @@ def test_every_term_of_the_agents_loss_is_added(solver: Solver, batch: Batch, te
     assert any(gradients(solver.agent).values())
 
 
-def test_equal_rewards_leave_a_finite_loss(solver: Solver, batch: Batch) -> None:
-    loss, terms = solver.policy_loss(batch._replace(target=batch.query), 2, 5.0, False, ALL)
-    assert all(torch.isfinite(value) for value in (loss, *terms.values()))
-
-
 @torch.no_grad()
 def test_candidates_differ_by_their_trust_in_hypotheses(solver: Solver, batch: Batch) -> None:
     solver.agent.eval()
