@@ -49,6 +49,7 @@ BEFORE = Context()
 
 def test_next_trial_gets_what_was_prepared(monkeypatch):
     first = built(BEFORE, max_side=5)
+    BEFORE.cache_store.drop_changed()  # as between two trials
     monkeypatch.setattr(data, "load_puzzles", lambda *arguments: pytest.fail("puzzles were loaded again"))
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
     other = {"agent_lr": 1e-2, "seed": 3, "prompt": {"fuse": "concat", "dim": 8}, "samples": 2, "candidates": 2}

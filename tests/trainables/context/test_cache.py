@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.worker.local_worker import metrics, workers
-from trainables.context import Context
 from trainables.context.cache import Cache
 from trainables.worker.worker import TrialRunner
 
@@ -184,18 +183,3 @@ def test_object_of_the_tasks_own_class_is_not_kept(run, tmp_path, monkeypatch):
     assert run(worker, 0)[1] == []
     (note,) = run(worker, 1)[1]
     assert note.startswith("the cache rebuilds data: it holds an object of a class in own_cached")
-
-
-@pytest.mark.slow
-def test_puzzles_of_the_built_in_task_are_loaded_once(monkeypatch):
-    from trainables.arc import ArcTask, data
-    from trainables.arc.config import ArcConfig
-
-    context = Context()
-    task = ArcTask(ArcConfig(max_side=5, views=1), context)
-    task.build()
-    monkeypatch.setattr(data, "load_puzzles", lambda *arguments, **more: pytest.fail("loaded again"))
-    context.cache_store.drop_changed()
-    again = ArcTask(ArcConfig(max_side=5, views=1, agent_lr=1e-2), context.for_next_trial())
-    again.build()
-    assert again.pool is task.pool

@@ -20,7 +20,6 @@ from models.lm.transformer import Transformer, count_flops
 from tests.trainables.lm.small_lm import SMALL, build_small_corpus, make_lm
 from tests.trainables.toy_models import distance, every_precision, identical, norm, scramble, state
 from tests.trainables.training.trials import run_epochs
-from tests.trainables.two_ranks import RANKS
 from trainables import checkpoint
 from trainables.context import Context
 from trainables.lm import LmTask, data
@@ -134,13 +133,6 @@ def test_sharded_model_trains_as_replicas_in_less_memory(request, files, ranks, 
         # Adam divides small gradients by their own size, and so their rounding.
         assert distance(weights, expected) <= 10 * bound * norm(expected)
         assert held <= memory * whole
-
-
-def test_sharded_model_trains_as_one_rank_with_the_batch_of_two(pair, files):
-    (shards, *_), _ = pair.run(train_ranks, str(files), RANKS, {"shard": "full"})
-    alone, *_ = train_ranks(0, str(files), 1, {"batch_size": 8})
-    for mine, theirs in zip(shards, alone, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-5)
 
 
 def train_part(rank: int, files: str, ranks: int, config: dict[str, Any], source: str, epochs: int, target: str) -> Any:
