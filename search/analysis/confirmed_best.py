@@ -82,11 +82,11 @@ def _find_diverged(searched: SearchRecord) -> set[int | None]:
 
 
 def describe_noise(confirmation: Confirmation) -> str:
-    """Return how much a run differs between seeds, and how large a difference so many runs can show."""
+    """Return a sentence with the noise of one run and the smallest difference that this number of runs can show."""
     metric, noise = confirmation.objective.metric, confirmation.noise
     return (
         f"{metric} of one config varies by {noise:.2g} between seeds (standard deviation): "
-        f"so many runs can show a difference of {confirmation.detectable_difference:.2g} or more."
+        f"this number of runs can show a difference of {confirmation.detectable_difference:.2g} or more."
     )
 
 

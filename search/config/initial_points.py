@@ -52,7 +52,7 @@ def _parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]
         try:
             values[name] = space.value_parser(name)(text)
             if not searched[name].contains(values[name]):
-                problems.append(f"{name} must lie in what is searched, {searched[name]}, but got {text}.")
+                problems.append(f"{name} must lie in the searched range, {searched[name]}, but got {text}.")
         except UsageError as error:
             problems.extend(error.problems)
     if problems:

@@ -30,6 +30,7 @@ from search.experiment.plan import SearchPlan
 from search.experiment.preflight import build_request, identify_audit
 from search.experiment.resume import OpenStudy, create_tracker
 from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
+from search.formatting import pluralize
 from search.reporting.console.progress import Progress
 from search.reporting.parquet_callback import ParquetCallback
 from search.study.record import SearchRecord
@@ -128,7 +129,7 @@ def _inspect_cluster(config: SearchConfig, asks_fp16: bool, progress: Progress) 
         progress.warn(note)
     worker = resources.resolve_worker_resources(config, present, growing)
     gangs = resources.num_gangs(config, worker, present, growing)
-    progress.say(f"{gangs} at a time: {_format_gang(config, worker)} each")
+    progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config, worker)}")
     return worker, checked
 
 
@@ -240,4 +241,5 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
 
 
 def _format_gang(config: SearchConfig, worker: Resources) -> str:
-    return f"{config.workers} x {' + '.join(f'{amount:g} {name}' for name, amount in worker.items())}"
+    amounts = " + ".join(f"{amount:g} {name}" for name, amount in worker.items())
+    return f"{pluralize(config.workers, 'worker')} of {amounts}"

@@ -28,7 +28,7 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     options = ["--trials", str(TRIALS), "--scheduler", "none", "--placement", "spread", "--max-failures", "0"]
     fixed = ["--set", f"epochs={EPOCHS}", "pause_s=0.25", "precision=fp32"]
     first = submit("first", "toy.py:Toy", *name, *options, *fixed)
-    first.wait_for("2 at a time: 1 x 1 CPU + 1 GPU each")
+    first.wait_for("2 trials at a time, each with 1 worker of 1 CPU + 1 GPU")
     first.wait_for("trial   1  epoch 1")  # streamed, as it comes
 
     leaving, joined = cluster.join(), time.monotonic()

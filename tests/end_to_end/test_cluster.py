@@ -131,7 +131,7 @@ def test_stopped_trials_leave_no_placement_group(cluster):
         looking.join()
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["outcomes"]) == {"completed", "pruned"}
-    assert "2 at a time: 1 x 1 CPU + 1 slot each" in done.stderr
+    assert "2 trials at a time, each with 1 worker of 1 CPU + 1 slot" in done.stderr
     assert max(len(both) for both in seen) == 2
     assert all(len(both) < 2 or both[0] == both[1] for both in seen), seen
     wait_until(lambda: ray.available_resources().get("CPU") == 4.0, seconds=20)

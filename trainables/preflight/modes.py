@@ -136,7 +136,7 @@ def find_mode_problems(
             factor = emulation_factor(device, precision)
             if factor is not None:
                 findings.append(
-                    make_finding("mode-emulated", mode, f"a product takes {factor:.0f} times as long as in fp32")
+                    make_finding("mode-emulated", mode, f"a matrix product takes {factor:.0f} times as long as in fp32")
                 )
             for name, record in trial.updates.items():
                 for batch, loss in record.batches[:1] if not (reports and is_over()) else ():

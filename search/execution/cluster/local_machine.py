@@ -96,14 +96,14 @@ def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) ->
     """Return `space` without the precisions `modes`, and a line with the `reason`.
 
     Args:
-        factor: How many times as long as in fp32 a product takes.
+        factor: How many times as long as in fp32 a matrix product takes.
     """
     parameter = _find_precision(space)
     assert parameter is not None
     assert isinstance(parameter.distribution, CategoricalDistribution)
     choices = list(parameter.distribution.choices)
     kept = [mode for mode in choices if mode not in modes]
-    slow = f", and a product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
+    slow = f", and a matrix product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
     line = (
         f"{', '.join(modes)} is left out of the search: {reason}{slow}. "
         f"--search precision={','.join(map(str, choices))} keeps it"

@@ -11,6 +11,7 @@ from search.config import SearchConfig
 from search.errors import UsageError
 from search.execution.cluster.connection import join_thread
 from search.execution.cluster.snapshot import Amounts
+from search.formatting import pluralize
 from trainables import private_api
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class CapacityMonitor:
         joined, self._nodes = len(nodes) - self._nodes, len(nodes)
         before, self.gangs = self.gangs, min(allowed, self._config.trials)
         if before and before != self.gangs:
-            self._say(f"{_describe_change(joined)}: {self.gangs} at a time")
+            self._say(f"{_describe_change(joined)}: {pluralize(self.gangs, 'trial')} at a time")
 
     def _poll_cluster(self) -> None:
         while not self._ended.wait(POLL_S):

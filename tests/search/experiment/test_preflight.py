@@ -87,7 +87,7 @@ def test_emulated_precision_is_left_out_and_told(tmp_path, emulating):
     found, notes = choices_of(tmp_path)
     assert found == "fp32,bf16"
     assert notes == (
-        "fp16 is left out of the search: this CPU emulates it, and a product takes 50 times as long as in fp32. "
+        "fp16 is left out of the search: this CPU emulates it, and a matrix product takes 50 times as long as in fp32. "
         "--search precision=fp32,bf16,fp16 keeps it",
     )
 
@@ -108,8 +108,8 @@ def test_precision_that_nodes_emulate_is_left_out_of_a_joined_search(emulating, 
     narrowed, line = local_machine.leave_out(space, ["fp16"], "the CPU of node 10.0.0.1 emulates it", 40.0)
     assert [str(p) for p in narrowed.parameters if p.name == "precision"] == ["fp32,bf16"]
     assert line == (
-        "fp16 is left out of the search: the CPU of node 10.0.0.1 emulates it, and a product takes 40 times as long as "
-        "in fp32. --search precision=fp32,bf16,fp16 keeps it"
+        "fp16 is left out of the search: the CPU of node 10.0.0.1 emulates it, and a matrix product takes 40 times as "
+        "long as in fp32. --search precision=fp32,bf16,fp16 keeps it"
     )
 
 

@@ -233,7 +233,7 @@ def test_at_least_one_gang_may_run(concurrency, fit, grows, gangs):
             {"workers": "2"},
             None,
             [[node(2)] * 2, [node(2)] * 3, [node(2)] * 3, [node(2)] * 9, [node(2)] * 8, [node(2)], [], [node(4)]],
-            ["a node joined: 3", "6 nodes joined: 5", "7 nodes left: 1", "a node joined: 2"],
+            ["a node joined: 3 trials", "6 nodes joined: 5 trials", "7 nodes left: 1 trial", "a node joined: 2 trials"],
             [2, 3, 3, 9, 8, 1, 1, 2],
         ),
         ({"concurrency": "4"}, {"CPU": 2.0}, [[]], [], [4]),  # none of them is taken for one too many
