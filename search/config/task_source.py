@@ -61,7 +61,7 @@ def load_task_source(text: str) -> TaskSource:
         for key, value in vars(module).items()
         if _is_task(value) or (_is_trainable_function(value) and value.__module__ == module.__name__)
     ]
-    hint = suggest_nearest(name, found) if found else "The file defines none."
+    hint = suggest_nearest(name, found) if found else "The file defines no task."
     if target is None:
         raise UsageError(f"{path.name} must define {name!r}, but does not. {hint}")
     task_class = check_target(target, text, hint)
@@ -156,7 +156,9 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
         missing = ", ".join(sorted(task_class.__abstractmethods__))
         raise UsageError(f"{text} must define {missing}, but does not.")
     if not isinstance(getattr(task_class, "objective", None), str):
-        raise UsageError(f"{text} must name its objective, a metric of evaluate, but does not: objective = 'val/loss'.")
+        raise UsageError(
+            f"{text} must name its objective, a metric of evaluate, but does not. Add e.g. objective = 'val/loss'."
+        )
     if task_class.mode not in ("min", "max"):
         raise UsageError(f"{text} must have mode 'min' or 'max', but got {task_class.mode!r}.")
     try:

@@ -80,8 +80,8 @@ def find_store(place: StoragePath, url: str = "") -> str:
         exists = place.is_dir() and backend.exists()
     if not exists:
         raise UsageError(
-            f"name must be a search in {place.parent}, but there is no {backend.missing}. List the searches, "
-            "or give --storage for another folder, or --study for a database that the folder does not name."
+            f"name must be a search in {place.parent}, but there is no {backend.missing}. --list shows all searches. "
+            "Give --storage for another folder, or --study for a database that the folder does not name."
         )
     return url
 
