@@ -49,7 +49,7 @@ def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
 
 
 def _describe_confirmation(planned: Any) -> str:
-    """Return the expected cost of the search's confirmation, or "" without one."""
+    """Return a line with the expected cost of the search's confirmation, or "" without one."""
     runs, plan = planned.confirming_runs, planned.confirmation
     if plan is None:
         return ""
@@ -58,9 +58,10 @@ def _describe_confirmation(planned: Any) -> str:
         return f"confirmation: {rule}, for a fifth of what the trials took, at least {FEWEST_RUNS} runs"
     if not planned.is_limited:
         return f"confirmation: {rule}, at most {runs} runs"
-    cost = f"{format_amount(runs * planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
-    searched = f", and {format_amount(planned.expected_cost)} for the trials" if planned.expected_cost else ""
-    return f"confirmation: {rule}, at most {runs} runs of {format_amount(planned.schedule.limit)}: {cost}{searched}"
+    one = f"{format_amount(planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
+    cost = f"at most {runs} runs of {one}, {format_amount(runs * planned.schedule.limit)} in all"
+    searched = f"; the trials take about {format_amount(planned.expected_cost)}" if planned.expected_cost else ""
+    return f"confirmation: {rule}, {cost}{searched}"
 
 
 def _describe_checkpoints(planned: Any) -> str:

@@ -16,7 +16,8 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 def format_finding(finding: Mapping[str, Any]) -> str:
     """Return a finding without its severity: its name, subject, figure and remedy."""
     where = f" ({finding['where']})" if finding["where"] else ""
-    return f"{finding['name']}  {finding['subject']}: {finding['figure']}{where}. {finding['remedy']}"
+    figure = finding["figure"].removesuffix(".")  # the message of an exception may be a whole sentence
+    return f"{finding['name']}  {finding['subject']}: {figure}{where}. {finding['remedy']}"
 
 
 def print_audit(console: Console, audit: Mapping[str, Any], estimate: CostEstimate | None) -> None:

@@ -36,6 +36,7 @@ def test_defaults_are_a_small_search_in_the_runs_folder(tmp_path, monkeypatch):
     assert (config.trials, config.scheduler, config.sampler) == (16, "hyperband", "tpe")
     assert (config.storage, config.experiment) == (tmp_path / "runs", "arc")
     assert config.name.startswith("arc-")
+    assert load_config({"task": "/home/me/my_task.py"}).name.startswith("my_task-"), "load_task_source asks for a class"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("45s", 45), ("30m", 1800), ("1.5h", 5400), ("2d", 172800)])

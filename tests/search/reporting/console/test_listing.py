@@ -49,9 +49,15 @@ AGAIN = "the best trials and the defaults train again under new seeds"
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--trials", "20", "--set", "epochs=9", "--scheduler", "none"), "at most 6 runs of 9: 54 epochs, and 180"),
-        (("--trials", "99", "--set", "epochs=9", "--scheduler", "none"), "at most 19 runs of 9: 171 epochs, and 891"),
-        (("--trials", "20", "--set", "epochs=9", "--confirm", "8"), "at most 8 runs of 9: 72 epochs, and "),
+        (
+            ("--trials", "20", "--set", "epochs=9", "--scheduler", "none"),
+            "at most 6 runs of 9 epochs, 54 in all; the trials take about 180",
+        ),
+        (
+            ("--trials", "99", "--set", "epochs=9", "--scheduler", "none"),
+            "at most 19 runs of 9 epochs, 171 in all; the trials take about 891",
+        ),
+        (("--trials", "20", "--set", "epochs=9", "--confirm", "8"), "at most 8 runs of 9 epochs, 72 in all; "),
         (("--search", "epochs=3..9", "--scheduler", "none"), "for a fifth of what the trials took, at least 6 runs"),
     ],
     ids=["few trials", "many trials", "number of runs", "trials of own lengths"],
