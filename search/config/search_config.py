@@ -70,7 +70,7 @@ class SearchConfig(BaseModel):
         None,
         "RUNS",
         "Number of confirming runs, which train the best trials and the defaults again under new seeds. 0: none. "
-        "Default: one for every five full trainings that the trials took, at least 6; 0 with pbt and --once.",
+        "Default: as many as take a fifth of the trials' training, at least 6; 0 with pbt and --once.",
         ge=0,
     )
     price_per_hour: PositiveFloat | None = _budget(
@@ -101,7 +101,7 @@ class SearchConfig(BaseModel):
         None,
         "AMOUNT",
         "Budget before which no trial ends early, in the unit of --fidelity. "
-        "Default: 1 epoch, or more if the task declares it; in another unit, what leaves three rungs.",
+        "Default: 1 epoch, or more if the task declares it; in another unit, the amount that gives three rungs.",
         schedulers=(*HALVING, "median"),
     )
     sampler: SamplerName = _sampler(
@@ -116,10 +116,16 @@ class SearchConfig(BaseModel):
     )
     set: dict[str, Any] = _space({}, "NAME=VALUE", "Fix a parameter at this value.")
     try_: Annotated[list[Point], BeforeValidator(wrap_in_list)] = _space(
-        [], "NAME=VALUE,...", "Try these values first, after the task's defaults.", alias="try"
+        [],
+        "NAME=VALUE,...",
+        "Try these values right after the task's defaults, before the sampler proposes any.",
+        alias="try",
     )
     objective: Annotated[tuple[str, ...], BeforeValidator(wrap_in_list)] = _space(
-        (), "METRIC[:min|max]", "Optimize this metric. Several give a Pareto front. Default: what the task declares."
+        (),
+        "METRIC[:min|max]",
+        "Metric to optimize. Several give a Pareto front. The first one of a task class must be its own objective. "
+        "Default: what the task declares.",
     )
     mode: Literal["min", "max"] | None = _space(
         None, "min|max", "Minimize or maximize the first objective. Default: what the task declares."
