@@ -39,7 +39,7 @@ GRADIENT_FLOW = {
     "zero-gradient": Kind("warning", "Look for a dead activation, a factor of 0, or weights that all start at 0."),
     "non-finite-gradient": Kind("error", "Keep sqrt, log, norm and division away from 0, e.g. by an epsilon inside."),
     "non-finite-loss": Kind("error", "Keep log, exp and division in their range; look at the first batch."),
-    "constant-loss": Kind("error", "Look for detach(), item(), no_grad() or a replaced loss on the way."),
+    "constant-loss": Kind("error", "Return a loss that is computed from the outputs of self.modules."),
     "loss-term-without-gradient": Kind("warning", "Remove detach() or no_grad() from the term, or leave the term out."),
     "constant-loss-term": Kind("note", "Leave the term out: it trains nothing."),
     "loss-is-no-number": Kind("error", "Return (mean loss, weight): a tensor with one element, and a number."),

@@ -69,7 +69,9 @@ def find_error(trial: ObservedTrial) -> list[Finding]:
 
 
 def find_structure(task: Task[Any]) -> list[Finding]:
-    """Return what is wrong with the modules and optimizers that `build` made."""
+    """Return the findings about the modules and optimizers that `build` made, or none if one of both is no dict."""
+    if not hasattr(task.modules, "items") or not hasattr(task.optimizers, "items"):
+        return []
     return [*_find_owners(task), *_find_dtypes(task)]
 
 

@@ -23,6 +23,9 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
     name = type(task).__name__
     if not hasattr(task, "objective"):
         raise ValueError(f"{name} must name its objective, a metric of evaluate, but does not.")
+    for key, value in ("modules", task.modules), ("optimizers", task.optimizers):
+        if not hasattr(value, "items"):
+            raise ValueError(f"{name}.build must make self.{key} a dict by name, but got {type(value).__name__}.")
     if not task.modules or not task.optimizers:
         raise ValueError(f"{name}.build must fill self.modules and self.optimizers, but left one of them empty.")
     task.updates = task.updates or {"train": list(task.optimizers)}

@@ -16,7 +16,7 @@ def evaluate(task: Task[Any], buffers: Buffers) -> dict[str, float]:
     """Return the metrics of `task.evaluate`, reduced over ranks. Restore buffers and logged terms afterwards.
 
     Raises:
-        ValueError: A metric is neither a number nor (mean, weight).
+        ValueError: The result is no dict, or a metric is neither a number nor (mean, weight).
     """
     buffers.broadcast(task.context)
     with _prepare_evaluation(task, buffers):
@@ -65,6 +65,8 @@ def isolated_inference(task: Task[Any], buffers: Buffers) -> Iterator[None]:
 
 def _reduce_metrics(metrics: Mapping[str, float | tuple[Any, Any]], context: Context) -> dict[str, float]:
     """Reduce (mean, weight) over all ranks. Take floats from rank 0."""
+    if not isinstance(metrics, Mapping):
+        raise ValueError(f"evaluate must return a dict of metrics by name, but got {type(metrics).__name__}.")
     weighted: dict[str, tuple[float, float]] = {}
     plain: dict[str, float] = {}
     for name, value in metrics.items():

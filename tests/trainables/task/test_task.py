@@ -120,6 +120,14 @@ EMPTY = "Built.build must fill self.modules and self.optimizers, but left one of
 WRONG: dict[str, tuple[Callable[[Built], Any], str]] = {
     "no modules": (lambda task: task.modules.clear(), EMPTY),
     "no optimizers": (lambda task: task.optimizers.clear(), EMPTY),
+    "modules are no dict": (
+        lambda task: setattr(task, "modules", task.modules["first"]),
+        r"must make self\.modules a dict by name, but got Linear",
+    ),
+    "optimizers are no dict": (
+        lambda task: setattr(task, "optimizers", task.optimizers["first"]),
+        r"must make self\.optimizers a dict by name, but got SGD",
+    ),
     "owned by none": (  # E53
         lambda task: task.optimizers.pop("second"),
         r"must give each trainable parameter to an optimizer, but second\.weight, second\.bias has none",
@@ -155,9 +163,16 @@ def test_frozen_parameter_needs_no_optimizer():
     assert TrialTrainer(Built(freeze)).run_epoch()["train/updates"] == 1
 
 
-def test_evaluate_without_the_objective_raises_value_error():
-    training = TrialTrainer(Built(lambda task: setattr(task, "evaluate", lambda: {"val/lost": 1.0})))
-    with pytest.raises(ValueError, match=r"evaluate must return the objective 'val/loss', but got .*val/lost"):
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"val/lost": 1.0}, r"evaluate must return the objective 'val/loss', but got .*val/lost"),
+        (None, "evaluate must return a dict of metrics by name, but got NoneType"),
+    ],
+)
+def test_evaluate_without_the_objective_raises_value_error(metrics, message):
+    training = TrialTrainer(Built(lambda task: setattr(task, "evaluate", lambda: metrics)))
+    with pytest.raises(ValueError, match=message):
         training.run_epoch()
 
 
