@@ -26,14 +26,14 @@ SHARES = {"flow": 0.25, "exactness": 0.1, "modes": 0.2, "data": 0.15, "determini
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What is to be audited.
+    """The request of an audit.
 
     Attributes:
         config: The defaults of the task, as JSON.
-        corners: Other configs of the space by what tells them apart.
+        corners: Other configs of the space, each with a text that distinguishes it.
         modes: The precisions of the space.
         accumulates: Whether any trial has several micro-batches in an update.
-        limit_s: About how many seconds the audit may take.
+        limit_s: The approximate limit of the audit, in seconds.
         is_quick: Whether only the quick part runs.
     """
 
@@ -48,11 +48,11 @@ class AuditRequest:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found, the most severe first, and what the task costs.
+    """The result of an audit: its findings, the most severe first, and the costs of the task.
 
     Attributes:
-        seconds: That each part took.
-        modes: What each precision does with a micro-batch.
+        seconds: The duration of each part, by name.
+        modes: The cost and the accuracy of each precision.
     """
 
     findings: Sequence[Finding]

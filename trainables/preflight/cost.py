@@ -1,4 +1,4 @@
-"""What an epoch takes: seconds, memory, and the largest micro-batch that fits."""
+"""The cost of an epoch: seconds, memory, and the largest micro-batch that fits."""
 
 import copy
 import math
@@ -37,15 +37,15 @@ CPU_SHARE = 0.8  # of the memory that is free
 
 @dataclass(frozen=True)
 class EpochCost:
-    """What an epoch of one config takes.
+    """The cost of an epoch of one config.
 
     Attributes:
         where: The config, "" for the defaults.
-        samples: Of a micro-batch.
-        epoch_s: Training and evaluation; None if the epoch is too long to count its windows.
+        samples: The number of samples of a micro-batch.
+        epoch_s: The seconds of training and evaluation. None if the epoch is too long to count its windows.
         measured: Whether the whole epoch ran, and was not extrapolated from its first windows.
-        peak_bytes: Of the GPU; on a CPU, of the process.
-        largest: The largest micro-batch that fits, in samples; None if it is unknown.
+        peak_bytes: The peak memory of the GPU, or of the process on a CPU.
+        largest: The largest micro-batch that fits, in samples. None if it is unknown.
     """
 
     where: str
@@ -71,10 +71,10 @@ def measure_cost(
     """Train an epoch, or as much of it as `limit_s` seconds allow, exactly as a trial does.
 
     Args:
-        evaluate_s: What an evaluation takes, if that is known.
+        evaluate_s: The seconds of an evaluation, if known.
 
     Returns:
-        The cost, what went wrong, and the objective at the end of the epoch.
+        The cost, the findings, and the objective at the end of the epoch.
     """
     trainer: TrialTrainer | None = None
     usage, start = ResourceUsage(context.device), time.perf_counter()
@@ -103,7 +103,7 @@ def measure_cost(
 def _train_epoch(
     trainer: TrialTrainer, limit_s: float, evaluate_s: float | None
 ) -> tuple[dict[str, float] | None, float | None, float, int | None]:
-    """Return the metrics of the epoch if it is done in time, its seconds, those of its evaluation, and its windows."""
+    """Return the metrics (None if the time ran out), the seconds of epoch and evaluation, and the windows."""
     state, most = copy.deepcopy(trainer.task.state_dict()), trainer.task.config.epochs
     began, warm, marks = time.perf_counter(), 0.0, list[float]()
 
@@ -154,7 +154,7 @@ def _time_evaluation(trainer: TrialTrainer) -> float:
 
 
 def _watch_samples(task: Task[Any]) -> list[int]:
-    """Return a list whose only item becomes the samples of the first micro-batch."""
+    """Return a list. Its only item becomes the number of samples of the first micro-batch."""
     samples, update = [0], task.update
 
     def watch(window: Sequence[Any]) -> None:
@@ -171,7 +171,7 @@ def _peak(usage: ResourceUsage) -> int:
 
 
 def _count_windows(task: Task[Any], done: int, samples: float, limit_s: float) -> int | None:
-    """Return the windows of an epoch, or None if counting them takes longer than `limit_s` seconds."""
+    """Return the number of windows of an epoch, or None if counting takes longer than `limit_s` seconds."""
     if task.epoch_samples is not None:
         return math.ceil(task.epoch_samples / max(samples / max(1, done), 1e-9))
     start, count = time.perf_counter(), 0

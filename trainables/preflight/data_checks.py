@@ -1,4 +1,4 @@
-"""What a task trains and evaluates on: shards, order, and samples that both have."""
+"""Checks of the data of a task: shards, order, and samples that training and evaluation share."""
 
 import copy
 import itertools
@@ -31,7 +31,7 @@ class EpochData:
 
 
 def read_epoch(task: Task[Any], epoch: int, is_over: Callable[[], bool]) -> EpochData:
-    """Return what `task` draws in `epoch`, as its trainer would let it."""
+    """Return the samples of `task` in `epoch`, under the same random state as in a trial."""
     context, data = task.context, EpochData()
     rng.seed(context.generator, context.rank, task.config.seed, epoch)
     batches = iter(task.train_batches(epoch))
@@ -45,7 +45,7 @@ def read_epoch(task: Task[Any], epoch: int, is_over: Callable[[], bool]) -> Epoc
 
 
 def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tuple[list[Finding], EpochData]:
-    """Return whether the order of samples changes between epochs, and whether samples come twice."""
+    """Return findings about an order that never changes, and about samples that come twice in an epoch."""
     task = trial.task
     state, generator = copy.deepcopy(task.state_dict()), task.context.generator.get_state()
     task.load_state_dict(copy.deepcopy(trial.initial_state))  # what an epoch begins with
@@ -101,7 +101,7 @@ def find_evaluation_problems(
 
 
 class EvaluationInputs:
-    """Digests of what the modules of a trial get as inputs while it is evaluated."""
+    """The digests of the inputs of a trial's modules during an evaluation."""
 
     def __init__(self, trial: ObservedTrial) -> None:
         self._modules = list(trial.task.modules.values())
@@ -109,7 +109,7 @@ class EvaluationInputs:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Record inside."""
+        """Record the inputs of the modules inside the context."""
 
         def record(_: Any, args: Any, kwargs: Any) -> None:
             if len(self.digests) < MOST_SAMPLES:

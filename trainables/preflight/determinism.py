@@ -1,4 +1,4 @@
-"""Whether a trial gives the same result again: with the same seed, and after another trial in the same process."""
+"""The check that a trial gives the same result again, also after another trial in the same process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +22,11 @@ def find_irreproducible(
     reset: Callable[[], object] = lambda: None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> list[Finding]:
-    """Train so many windows twice with the same seed, and once more after a trial with another seed.
+    """Train `windows` windows three times with one seed. Before the third time, train with another seed.
 
     Args:
-        task_class: Returns the class, which `reset` may have imported anew.
-        reset: What a worker does between two trials.
+        task_class: A function that returns the class, which `reset` may have imported again.
+        reset: A function that does what a worker does between two trials.
     """
     config = config.model_copy(update=UNLIMITED)
     other = config.model_copy(update={"seed": config.seed + 1})

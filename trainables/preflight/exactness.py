@@ -1,4 +1,4 @@
-"""Whether several micro-batches train as one large one: the weights that a task declares, and those of its loss."""
+"""The check that several micro-batches give the gradient of one large batch, with the weights of the task."""
 
 import math
 from collections.abc import Callable
@@ -26,17 +26,17 @@ class Split(NamedTuple):
 
     @property
     def declared(self) -> float:
-        """The share of the first part by the weights that the task declares."""
+        """The share of the first part, from 0 to 1, by the weights that the task declares."""
         total = self.parts[0].weight + self.parts[1].weight
         return self.parts[0].weight / total if total else math.nan
 
     def error(self, first: float, second: float) -> float:
-        """Return how far the whole is from its parts with these factors, relative to its norm."""
+        """Return the distance of the whole from the sum of its parts with these factors, relative to its norm."""
         mixed = combine([(-1.0, self.whole.parts), (first, self.parts[0].parts), (second, self.parts[1].parts)])
         return math.sqrt(max(0.0, dot(mixed, mixed))) / (self.whole.norm or 1.0)
 
     def fit(self) -> tuple[float, float]:
-        """Return the factors of the parts that come closest to the whole."""
+        """Return the factors of the two parts whose sum is closest to the whole, by least squares."""
         one, two, whole = self.parts[0].parts, self.parts[1].parts, self.whole.parts
         a, b, c = dot(one, one), dot(one, two), dot(two, two)
         x, y = dot(one, whole), dot(two, whole)
@@ -47,10 +47,11 @@ class Split(NamedTuple):
 
 
 def find_inexact(trial: ObservedTrial, matters: bool, is_over: Callable[[], bool] = lambda: False) -> list[Finding]:
-    """Return what keeps a window of micro-batches from the gradient of one large batch.
+    """Return the reasons why a window of micro-batches does not give the gradient of one large batch.
 
     Args:
-        matters: Whether any trial has several micro-batches in an update, or several ranks. Else it is a warning.
+        matters: Whether any trial has several micro-batches in an update, or several ranks. If not, a wrong weight is
+            a warning instead of an error.
     """
     prober, findings = Prober(trial), list[Finding]()
     for name, record in trial.updates.items():
@@ -103,7 +104,7 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
 
 
 def _shorten(batch: Any) -> Any:
-    """Return the first samples of `batch`: a few show it as well as many, and in less time."""
+    """Return the first samples of `batch`. A few samples are enough for the check and take less time."""
     try:
         return select(batch, range(min(count_samples(batch), ENOUGH)))
     except TypeError:  # it cannot be split, which is told later
@@ -125,7 +126,7 @@ def _are_exact(splits: list[Split]) -> bool:
 
 
 def _judge(splits: list[Split], subject: str, matters: bool) -> Finding | None:
-    """Return what the parts prove about the weight. The loss itself must agree with the gradient."""
+    """Return the finding about the weight, or none. Gradient and loss must both prove it."""
     severity: Severity = "error" if matters else "warning"
     if _are_exact(splits) or not all(math.isfinite(split.whole.norm) and split.whole.norm for split in splits):
         return None
@@ -149,7 +150,7 @@ def _judge(splits: list[Split], subject: str, matters: bool) -> Finding | None:
 
 
 def _find_division(trial: ObservedTrial, prober: Prober) -> list[Finding]:
-    """Return whether a loss is divided by the accumulation, which the updater does already."""
+    """Return a finding for each loss that is divided by the accumulation, as the updater already does."""
     task, findings = trial.task, list[Finding]()
     for name, record in trial.updates.items():
         for batch, loss in record.batches[:1]:

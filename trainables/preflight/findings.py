@@ -1,4 +1,4 @@
-"""What an audit can find: each kind with its severity and its remedy."""
+"""The kinds of findings of an audit, each with its severity and its remedy."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -105,13 +105,13 @@ KINDS: dict[str, Kind] = {**GRADIENT_FLOW, **EXACTNESS, **PRECISION, **DETERMINI
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that an audit found.
+    """A finding of an audit.
 
     Attributes:
         name: The kind, a key of KINDS.
         subject: The parameter, module, mode or part of the task.
-        figure: What was measured.
-        where: The configs that it was found with, "" for the defaults.
+        figure: The measured value, or the message of an error.
+        where: The configs that have the finding, or "" for the defaults.
     """
 
     severity: Severity

@@ -1,4 +1,4 @@
-"""What can be audited of a plain Ray Train function: the steps of its optimizers, seen from outside."""
+"""The audit of a plain Ray Train function, which observes the steps of its optimizers from outside."""
 
 import math
 import threading
@@ -31,7 +31,7 @@ class AuditEnded(BaseException):
 
 @dataclass
 class StepRecord:
-    """What the steps of one optimizer show."""
+    """The observed steps of one optimizer."""
 
     steps: int = 0
     unchanged: int = 0
@@ -43,7 +43,7 @@ class StepRecord:
 
 
 def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limit_s: float) -> list[Finding]:
-    """Call `function` until it has made a few optimizer steps, and return what they show."""
+    """Call `function` until it has made a few optimizer steps. Return the findings about these steps."""
     until, thread = time.monotonic() + limit_s, threading.get_ident()
 
     def end(is_done: bool) -> None:
@@ -72,7 +72,7 @@ def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limi
 
 @contextmanager
 def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterator[None]:
-    """Audit the function that runs inside by its first steps, and `tell` what they show once, as AuditResult's JSON.
+    """Audit the first steps of the function that runs inside the context. Call `tell` once with the result as JSON.
 
     It neither ends nor delays the function, and takes part in no collective. So it suits one rank of several.
     """
@@ -96,7 +96,7 @@ def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterat
 
 
 def get_utils() -> Any:
-    """Return what `ray.train` calls in this process, or None outside of a worker."""
+    """Return the object behind `ray.train` in this process, or None outside of a worker."""
     try:
         return get_train_fn_utils()
     except RuntimeError:  # how Ray says that there is nothing yet
@@ -118,7 +118,7 @@ class StepWatcher:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """Watch inside."""
+        """Record optimizer steps inside the context."""
         handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -130,7 +130,7 @@ class StepWatcher:
                 handle.remove()
 
     def find(self) -> list[Finding]:
-        """Return what the steps show, and a note of what they cannot show."""
+        """Return the findings about the steps, and a note that names what they cannot show."""
         findings = [make_finding("not-audited", "the function", UNSEEN)]
         if self._problem or not self.records:
             figure = self._problem or "no optimizer of torch made a step"
@@ -185,7 +185,7 @@ def _record_change(record: StepRecord, optimizer: torch.optim.Optimizer) -> None
 
 
 def _sum_bits(parameter: Tensor) -> int:
-    """Return a number that changes with the values of this rank, without a copy of them."""
+    """Return a number that changes if the values of this rank change, without copying them."""
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32}.get(parameter.element_size(), torch.int64)
     return int(get_local(parameter.detach()).view(bits).sum(dtype=bits))  # another dtype would be a copy
 

@@ -1,4 +1,4 @@
-"""Whether every trainable parameter gets a gradient that trains it."""
+"""The check that each trainable parameter gets a gradient."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ MOST = 5  # parameters that one finding names
 
 
 def name_error(error: BaseException, phase: str) -> str:
-    """Return the kind of finding that `error` stands for."""
+    """Return the name of the kind of finding for `error`, which was raised in `phase`."""
     if isinstance(error, Diverged) and error.kind == "objective":
         return "objective-not-finite"
     text = str(error)
@@ -50,7 +50,7 @@ def name_error(error: BaseException, phase: str) -> str:
 
 
 def find_error(trial: ObservedTrial) -> list[Finding]:
-    """Return what the task raised, by name and with the line that raised it, and what explains it."""
+    """Return a finding with the error that the task raised and its line, and findings that explain it."""
     if trial.error is None:
         return []
     name = name_error(trial.error, trial.phase)
@@ -113,7 +113,7 @@ def make_group(kind: str, names: Sequence[str], figure: str, severity: Severity 
 
 
 def find_flow(trial: ObservedTrial) -> list[Finding]:
-    """Return what the windows of `trial` show, which may have ended with an error."""
+    """Return the findings about the gradients of `trial`, which may have ended with an error."""
     if trial.trainer is None:
         return []
     late = _find_late_parameters(trial)
@@ -140,7 +140,7 @@ def _find_late_parameters(trial: ObservedTrial) -> list[Finding]:
 
 
 def _find_bypasses(trial: ObservedTrial) -> Iterator[Finding]:
-    """Yield what the task does that the updater is to do."""
+    """Yield a finding for each operation of the updater that the task does itself."""
     for key, steps in trial.steps_outside.items():
         if steps:
             yield make_finding("steps-outside-update", key, f"{steps} steps in {trial.windows} windows")
@@ -161,7 +161,7 @@ def _find_bypasses(trial: ObservedTrial) -> Iterator[Finding]:
 
 
 def _find_missing(trial: ObservedTrial) -> list[Finding]:
-    """Return the modules and parameters without a gradient, by the reason for it."""
+    """Return a finding for each reason why modules and parameters have no gradient."""
     seen = trial.gradients
     findings: list[Finding] = []
     reasons: dict[str, list[str]] = {}
@@ -189,7 +189,7 @@ def _is_explained(findings: Sequence[Finding], key: str) -> bool:
 
 
 def _explain_missing(trial: ObservedTrial, name: str) -> str:
-    """Return why the parameter `name` gets no gradient: the kind of finding."""
+    """Return the kind of finding that says why the parameter `name` gets no gradient."""
     path = name.rpartition(".")[0]
     record = trial.forwards.get(path)
     if record is None or not record.calls:
@@ -205,7 +205,7 @@ def _is_whole(trial: ObservedTrial, path: str) -> bool:
 
 
 def _merge_names(names: Sequence[str], every: Any) -> list[str]:
-    """Return `names`, with a module in place of its parameters where all of them are in `names`."""
+    """Return `names` with a module in place of its parameters if all of them are in `names`."""
     left, found, chosen = set(names), [], set(names)
     for name in names:
         if name not in left:
@@ -225,7 +225,7 @@ def _merge_names(names: Sequence[str], every: Any) -> list[str]:
 
 
 def _find_idle_optimizers(trial: ObservedTrial) -> Iterator[Finding]:
-    """Yield the optimizers whose updates change no parameter, though there are gradients."""
+    """Yield a finding for each optimizer whose updates change no parameter although it has gradients."""
     by_id = {id(p): name for name, p in trial.named.items()}
     for key, optimizer in trial.task.optimizers.items():
         parameters = [p for p in get_parameters(optimizer) if id(p) in trial.initial and not is_lazy(p)]

@@ -1,4 +1,4 @@
-"""The gradient of a loss on one micro-batch, apart from training: nothing of it stays."""
+"""The gradient of a loss on one micro-batch. Computing it does not change the trial."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class Prober:
         return Gradient(float(value.detach()), float(weight), parts)
 
     def forward(self, loss: Loss, batch: Any, precision: Precision = Precision.FP32) -> tuple[Tensor, Any]:
-        """Return what `loss` gives for `batch` under autocast."""
+        """Return the result of `loss` for `batch` under autocast."""
         device = self.task.context.device
         moved = to_device(batch, device, any(p.dtype == torch.float64 for p in self.all_parameters()))
         with autocast(precision, device):
@@ -103,7 +103,7 @@ class Prober:
 
     @contextmanager
     def isolated(self, seed: int) -> Iterator[None]:
-        """Seed the random numbers inside, and undo what the forward pass changes beside gradients."""
+        """Seed the random numbers inside the context. Restore buffers, logged terms and random states."""
         task = self.task
         before, noting, noted = self._buffers.copy(), dict(task.noting), dict(task.noted)
         try:
@@ -117,7 +117,7 @@ class Prober:
 
 @contextmanager
 def evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
-    """Set evaluation mode inside, in which dropout and batch norm do nothing to a batch."""
+    """Set evaluation mode inside the context, in which samples do not depend on dropout or on each other."""
     modes = [(part, part.training) for module in modules.values() for part in module.modules()]
     for part, _ in modes:
         part.training = False

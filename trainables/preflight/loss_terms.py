@@ -1,4 +1,4 @@
-"""Whether each term of a loss trains something."""
+"""The search for terms of a loss that train no parameter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def find_constant_terms(trial: ObservedTrial) -> list[Finding]:
 
 @contextmanager
 def _initial_weights(trial: ObservedTrial, wanted: bool) -> Iterator[None]:
-    """Give the parameters the values that they had after build inside, if `wanted`."""
+    """Set the parameters to their values after `build` inside the context, if `wanted`. Restore them afterwards."""
     parameters = [p for o in trial.task.optimizers.values() for p in get_parameters(o) if id(p) in trial.initial]
     own = [p.detach().clone() for p in parameters] if wanted else []
     try:

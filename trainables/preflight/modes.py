@@ -60,7 +60,7 @@ class Products(DispatchMode):  # type: ignore[misc]  # private, so that its type
         return result
 
     def watch(self, loss: Loss, batch: Any) -> Any:
-        """Return the loss of `batch`, which is a forward pass."""
+        """Return the loss of `batch`. Record overflows in this forward pass."""
         self.is_forward = True
         try:
             return loss(batch)
@@ -73,18 +73,18 @@ class Products(DispatchMode):  # type: ignore[misc]  # private, so that its type
             self.overflow = name
 
     def share(self, dtype: torch.dtype) -> float:
-        """Return the share of `dtype` in the operations of all products, NaN without any."""
+        """Return the share of matrix-product FLOP in `dtype`, from 0 to 1, or NaN if no product ran."""
         total = sum(self.flops.values())
         return self.flops.get(dtype, 0.0) / total if total else math.nan
 
 
 @dataclass(frozen=True)
 class ModeReport:
-    """What one precision does with one micro-batch: forward, loss and backward.
+    """The cost and the accuracy of one precision on one micro-batch: forward, loss and backward.
 
     Attributes:
-        seconds: The fastest of a few.
-        saved_bytes: Of the tensors that the forward pass keeps for the backward pass.
+        seconds: The shortest time of a few repetitions.
+        saved_bytes: The bytes of the tensors that the forward pass keeps for the backward pass.
         products: The share of matrix products in the dtype of the mode.
     """
 
@@ -100,15 +100,15 @@ class ModeReport:
 
 
 def is_emulated(device: torch.device, precision: str) -> bool:
-    """Return whether `device` has no products in `precision`, so that torch computes them element by element.
+    """Return whether `device` lacks matrix products in `precision`, so that torch emulates them.
 
-    It is read from the processor, so that a search has the same space each time.
+    The answer depends on the processor alone, so that a search has the same space each time.
     """
     return device.type == "cpu" and precision == Precision.FP16 and not is_fp16_product_native()
 
 
 def emulation_factor(device: torch.device, precision: Precision = Precision.FP16) -> float | None:
-    """Return how many times slower than fp32 a product is where `device` only emulates `precision`, else None."""
+    """Return the time of a matrix product as a multiple of fp32, or None if `device` does not emulate `precision`."""
     if not is_emulated(device, precision):
         return None
     times = []
@@ -169,7 +169,7 @@ class _Reference:
     is_random: bool
 
     def mode(self) -> AbstractContextManager[None]:
-        """Set the mode of the modules inside."""
+        """Return a context that sets evaluation mode if `is_calm`, and else changes nothing."""
         return evaluation_mode(self.prober.task.modules) if self.is_calm else nullcontext()
 
 
@@ -246,7 +246,7 @@ def _judge_mode(
 def _judge_gradient(
     prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision, reference: Gradient, got: Gradient
 ) -> tuple[float, float, float, float]:
-    """Return the relative error of the loss, the cosine of the gradients, and what vanishes at which loss scale."""
+    """Return the relative loss error, the cosine of the gradients, the vanishing share and the needed loss scale."""
     error = abs(got.loss - reference.loss) / max(abs(reference.loss), 1e-6)
     underflow, smallest = _measure_underflow(reference, got), 1.0
     if precision.mode.loss_scale:
@@ -262,7 +262,7 @@ def _judge_gradient(
 
 
 def _measure_underflow(reference: Gradient, got: Gradient) -> float:
-    """Return the share of the elements that are 0 in `got` and not in `reference`."""
+    """Return the share of elements, from 0 to 1, that are 0 in `got` but not in `reference`."""
     lost = total = 0
     for exact, own in zip(reference.parts, got.parts, strict=True):
         there = exact.abs() > 0
@@ -277,7 +277,7 @@ def _cosine(first: Gradient, second: Gradient) -> float:
 
 
 def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision) -> tuple[float, int]:
-    """Return the seconds of forward and backward, and the bytes that are kept between them."""
+    """Return the seconds of a forward and backward pass, and the bytes that are kept between them."""
     storages: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in prober.all_parameters()}
     parameters, device = prober.parameters(name), prober.task.context.device
@@ -301,7 +301,7 @@ def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Preci
 
 
 def measure_seconds(action: Callable[[], Any], device: torch.device | None = None) -> float:
-    """Return how long `action` takes, also on a GPU."""
+    """Return the seconds that `action` takes, including its work on a GPU."""
     start = time.perf_counter()
     action()
     if device is not None and device.type == "cuda":
@@ -315,7 +315,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 @contextmanager
 def _set_precision(trial: ObservedTrial, precision: Precision) -> Iterator[None]:
-    """Let the task see another precision in its config inside."""
+    """Set another precision in the config of the task inside the context. Restore it afterwards."""
     config = trial.task.config
     trial.task.config = config.model_copy(update={"precision": str(precision)})
     try:

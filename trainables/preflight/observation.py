@@ -50,7 +50,7 @@ class ForwardRecord:
 
 @dataclass
 class UpdateRecord:
-    """What happened to the windows of one update."""
+    """The outcomes of the windows of one update."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
@@ -170,7 +170,7 @@ class ObservedTrial:
         task.update = count_window  # type: ignore[method-assign]
 
     def train(self, windows: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Train so many more windows, over the ends of epochs. Return whether nothing was raised."""
+        """Train on further windows, across the ends of epochs. Return whether the task raised no error."""
         trainer, target = self.trainer, self.windows + windows
         if trainer is None or self.error is not None:
             return False
@@ -192,7 +192,7 @@ class ObservedTrial:
         return self.error is None
 
     def evaluate(self) -> dict[str, float] | None:
-        """Return the metrics as the trial stands, or None if `evaluate` raised."""
+        """Return the metrics of the trial with its present weights, or None if `evaluate` raised an error."""
         if self.trainer is None or (self.error is not None and self.phase != "done"):
             return None
         found: dict[str, float] | None = None
@@ -207,7 +207,7 @@ class ObservedTrial:
         return found
 
     def close(self) -> None:
-        """Release what the trial holds on to."""
+        """Release the resources of the trial."""
         self._unhook_forward()
         for handle in self._handles:
             handle.remove()

@@ -126,7 +126,7 @@ def audit_one_rank(
 
 
 def main(request_file: str, result_file: str, seconds: str) -> None:
-    """Read a request, audit, and write the result: all of it or nothing. End after `seconds`."""
+    """Read a request, audit the task, and write the result atomically. End the process after `seconds`."""
     signal.alarm(int(seconds))
     result = audit_task(**json.loads(Path(request_file).read_text(encoding="utf-8")))
     unfinished = Path(f"{result_file}.tmp")

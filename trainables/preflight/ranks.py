@@ -29,7 +29,7 @@ CLOSE = 1e-3  # relative difference of a metric that sums in another order expla
 
 
 def find_rank_problems(reference: str, config: Mapping[str, Any], workers: int) -> list[Finding]:
-    """Return what ranks do otherwise than one process: their samples of an epoch, and what they evaluate."""
+    """Compare the samples and the metrics of several ranks with those of one process. Return the differences."""
     try:
         ranks = run_ranks(reference, config, workers)
     except RuntimeError as error:
@@ -55,7 +55,7 @@ def find_rank_problems(reference: str, config: Mapping[str, Any], workers: int) 
 
 
 def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[dict[str, Any]]:
-    """Build the task on so many ranks, and return what each draws and evaluates with its first weights.
+    """Build the task on `workers` ranks. Return the samples and the metrics of each rank with its initial weights.
 
     Raises:
         RuntimeError: A rank ended without a result.
@@ -84,7 +84,7 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
 
 
 def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, folder: str) -> None:
-    """Be one rank, and write its result."""
+    """Run this process as one rank of `ranks`, and write its samples and metrics to `folder`."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
     measured = _measure(reference, config, Context("cpu", rank, ranks))
     result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")
@@ -93,7 +93,7 @@ def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, fold
 
 
 def _measure(reference: str, config: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Return what one rank evaluates with its first weights, and the samples that it draws in an epoch."""
+    """Return the metrics of one rank with its initial weights, and the digests of its samples in an epoch."""
     task_class = load_class(reference)
     values = task_class.config_class().model_validate(config).model_copy(update={**UNLIMITED, "precision": "fp32"})
     trainer = TrialTrainer(task_class(values, context))
