@@ -102,7 +102,7 @@ class BestReports:
 
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
-    """Return how many trials ended how, in the order of OUTCOMES. Outcomes that did not occur are left out."""
+    """Return the number of trials by outcome, in the order of OUTCOMES, without outcomes that did not occur."""
     counts = Counter(get_outcome(trial) for trial in trials)
     return {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
 
@@ -175,9 +175,10 @@ def _get_best_checkpoint(trial: FrozenTrial, objective: Objective) -> str | None
 
 
 def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[FrozenTrial]:
-    """Return the completed and pruned trials that no other trial dominates, best by the first objective first.
+    """Return the completed and pruned trials that no other trial dominates, sorted by the first objective.
 
-    A trial dominates another if it is nowhere worse and somewhere better: of equal ones, all are on the front.
+    A trial dominates another if it is worse in no objective and better in at least one. Of equal trials, all are
+    returned.
     """
     by_number = {trial.number: trial for trial in trials if get_outcome(trial) in WITH_RESULT}
     found = {number: objective_losses(trial, objectives) for number, trial in by_number.items()}

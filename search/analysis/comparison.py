@@ -65,7 +65,7 @@ class SearchCurve:
     seconds: float
 
     def find_improvement(self, value: float) -> Improvement | None:
-        """Return the first improvement that is at least as good as `value`. None: no such improvement is known."""
+        """Return the first improvement that is at least as good as `value`, or None if there is none."""
         is_better = self.searched.objective.is_better
         return next((step for step in self.steps if not is_better(value, step.value)), None)
 
@@ -87,7 +87,7 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
     """Return the curves of the `searches` at their `places`. The others are compared with the first one.
 
     Raises:
-        UsageError: They are not after the same, a line each.
+        UsageError: The searches differ in task or objective. The message has a line for each of them.
     """
     first, *others = searches
     problems = []
@@ -118,7 +118,7 @@ def _resolve_path(place: StoragePath) -> StoragePath:
 
 
 def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
-    """Return which of the two found more with as many trials and epochs, by how much, and in what time."""
+    """Return a sentence that names the better search at equal trials and epochs, with the gain and the time."""
     objective, count = first.searched.objective, _count_common_trials([first, other])
     trials = {side.name: _select_with_result(side.searched.trials[:count]) for side in (first, other)}
     if without := [name for name, own in trials.items() if not own]:
@@ -165,7 +165,7 @@ def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
 
 
 def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
-    """Return a table with a column for each side; the first row is its head."""
+    """Return a table with a column for each search. The first row is its head."""
     metric = sides[0].searched.objective.metric
     steps = [side.steps[-1] if side.steps else None for side in sides]
     table = [
@@ -200,7 +200,7 @@ def _format_confirmed(confirmations: Sequence[Confirmation]) -> str:
 
 
 def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
-    """Return the parameters in which the best trials differ, with a column for each side; the first row is the head."""
+    """Return a table of parameters in which the best trials differ, a column per search. The first row is its head."""
     configs = [flatten(side.best.config) if side.best else {} for side in sides]
     names = dict.fromkeys(name for config in configs for name in config)
     body = [[name, *(format_value(config.get(name, "-")) for config in configs)] for name in names]
@@ -208,7 +208,7 @@ def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
 
 
 def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
-    """Return a line for each setting in which the two searches differ: it may be why one found more."""
+    """Return a line for each setting in which the two searches differ and which may explain their results."""
     own, theirs = first.searched.about, other.searched.about
     told = []
     changed = _find_changed_names(own.get("files", {}), theirs.get("files", {}))
@@ -230,7 +230,7 @@ def _find_changed_names(own: dict[str, str], theirs: dict[str, str]) -> list[str
 
 
 def _describe_space(searched: SearchRecord) -> dict[str, str]:
-    """Return what was searched, and what was fixed, as text."""
+    """Return the searched ranges and the fixed values as text."""
     ranges = searched.about.get("searched", {}).items()
     told = {name: f"searched in {Parameter(name, json_to_distribution(text), {})}" for name, text in ranges}
     return {**told, **{name: format_value(value) for name, value in searched.about.get("fixed", {}).items()}}

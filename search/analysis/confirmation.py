@@ -110,7 +110,7 @@ class _Draws(NamedTuple):
 
 
 def describe_config(trial: int | None) -> str:
-    """Return how a finalist or the defaults are named."""
+    """Return the name of a config in texts: "trial 9", or "the defaults" for None."""
     return "the defaults" if trial is None else f"trial {trial}"
 
 
@@ -202,7 +202,7 @@ def _draw_posterior(runs: Runs, sign: float) -> _Draws:
 
 
 def _build_design(runs: Runs) -> Array:
-    """Return a row of 0 and 1 for each run: the common mean, its config, its seed."""
+    """Return the design matrix, a row of 0 and 1 per run, with columns for the mean, each config and each seed."""
     seeds = sorted({seed for own in runs.values() for seed in own})
     rows = [(config, seeds.index(seed)) for config, own in enumerate(runs.values()) for seed in own]
     configs, of_seed = np.array(rows).T
@@ -218,7 +218,7 @@ def _build_grid(trials: Sequence[int | None], columns: int) -> tuple[Array, Arra
 
 
 def _summarize_configs(runs: Runs, posterior: _Draws, sign: float) -> list[ConfirmedConfig]:
-    """Return the configs, the best mean first. Of equal ones, the defaults come first, and then lower numbers."""
+    """Return the configs, the best mean first. Ties are sorted: the defaults, then lower trial numbers."""
     trials, draws = [*runs], posterior.draws
     is_best = draws == draws.max(axis=1, keepdims=True)
     best = (is_best / is_best.sum(axis=1, keepdims=True)).mean(axis=0)

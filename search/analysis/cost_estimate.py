@@ -1,4 +1,4 @@
-"""What a whole search will take, from what an audit measured of an epoch."""
+"""The estimated cost of a whole search, from the cost of an epoch that an audit measured."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,10 +12,10 @@ class CostEstimate:
     """The time of a search, from the defaults to the most expensive config that was measured.
 
     Attributes:
-        seconds: Of the driver's clock, lowest and highest.
-        device_hours: GPU-hours of all trials; on CPUs, hours of workers.
+        seconds: The lowest and the highest duration of the search.
+        device_hours: The lowest and the highest GPU-hours of all trials. On CPUs, worker-hours.
         unit: "GPU-hours" or "worker-hours".
-        price: What the hours are billed as, or None without a price per hour.
+        price: The lowest and the highest price of these hours, or None without a price per hour.
     """
 
     seconds: tuple[float, float]
@@ -37,12 +37,12 @@ def estimate_cost(
     has_gpus: bool = False,
     price_per_hour: float | None = None,
 ) -> CostEstimate | None:
-    """Return the cost of a search of so many `epochs` in all, or None if an epoch was not measured.
+    """Return the cost of a search of `epochs` epochs over all trials, or None if no epoch was measured.
 
     Args:
-        concurrent: How many trials run at a time.
-        devices: GPUs of a trial; on CPUs, its workers.
-        costs: What the audit measured of each config, the defaults first.
+        concurrent: The number of trials that run at a time.
+        devices: The number of GPUs of a trial, or of its workers on CPUs.
+        costs: The measured cost of each config, the defaults first.
     """
     known = [(cost["epoch_s"], cost["build_s"]) for cost in costs if cost["epoch_s"] is not None]
     if epochs is None or not known:

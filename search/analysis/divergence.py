@@ -110,7 +110,7 @@ def _summarize_divergence(precision: str | None, trials: Sequence[FrozenTrial]) 
 
 
 def _find_region(trials: Sequence[FrozenTrial]) -> Region | None:
-    """Return at most two conditions. The second divides what the first leaves; then the first is found again."""
+    """Return at most two conditions. The second divides the trials of the first. Then the first is found again."""
     first = _find_condition(trials)
     if first is None:
         return None

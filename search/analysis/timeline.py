@@ -17,13 +17,13 @@ Kind = Literal["start-up", "training", "waiting"]
 
 @dataclass(frozen=True)
 class Span:
-    """What a gang did from `start` to `end`, in seconds since 1970.
+    """An activity of a gang from `start` to `end`, in seconds since 1970.
 
-    `start-up` is of workers that come up, and of a trial that is built or loaded; `training` of epochs with their
-    evaluation; `waiting` what lies between: checkpoints that are written, and stretches that are handed out.
+    The kind `start-up` covers the start of workers, and building or loading a trial. `training` covers epochs with
+    their evaluation. `waiting` covers the rest, such as the writing of checkpoints.
 
     Attributes:
-        trial: Its number; None between two stretches.
+        trial: The number of the trial. None between two segments.
     """
 
     gang: str
@@ -34,7 +34,7 @@ class Span:
 
 
 def build_timeline(trials: Sequence[FrozenTrial]) -> list[Span]:
-    """Return what each gang did, in order.
+    """Return the activities of each gang, in order of time.
 
     A driver that was killed has left no more of its last stretches than the epochs that they reported.
     """
@@ -90,7 +90,7 @@ class RunningTime:
     periods: tuple[tuple[float, float], ...]
 
     def at(self, moment: float) -> float:
-        """Return the seconds that the search had run by `moment`."""
+        """Return for how many seconds drivers had run the search at `moment`, in seconds since 1970."""
         return sum(min(end, moment) - start for start, end in self.periods if start < moment)
 
     @property
@@ -100,17 +100,17 @@ class RunningTime:
 
     @property
     def start(self) -> float | None:
-        """When the search began, or None if nothing is known of it."""
+        """The start of the search in seconds since 1970, or None if it is unknown."""
         return self.periods[0][0] if self.periods else None
 
     @property
     def end(self) -> float | None:
-        """When the search ended, or None if nothing is known of it."""
+        """The end of the search in seconds since 1970, or None if it is unknown."""
         return self.periods[-1][1] if self.periods else None
 
     @property
     def pauses(self) -> list[tuple[float, float]]:
-        """After how many seconds it paused, and for how long."""
+        """The pauses between drivers: the running time before each pause, and its duration, in seconds."""
         following = zip(self.periods, self.periods[1:], strict=False)
         return [(self.at(end), start - end) for (_, end), (start, _) in following]
 
