@@ -50,7 +50,7 @@ def copy_code(source: TaskSource, folder: Path) -> None:
 
 
 def _is_outdated(code: Path, source: TaskSource) -> bool:
-    """Return whether the task imports a file that is another one in the copy."""
+    """Return whether the task imports a file whose copy has other content."""
     copies = [path for module in source.imported if (path := code / module.name).exists()]
     return compute_digests(source.imported) != compute_digests(copies)
 

@@ -60,14 +60,14 @@ class SearchPlan(HasObjectives):
         return min(self.config.trials, len(combinations))
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Return whether `trials` have all ended, and no further one is to start, nor a confirming run."""
+        """Return whether all `trials` have ended, and neither a trial nor a confirming run is left to start."""
         searched = [trial for trial in trials if not is_confirming(trial)]
         has_ended = len(searched) >= self.trials and all(trial.state.is_finished() for trial in searched)
         return has_ended and (self.confirmation is None or self.confirmation.is_complete(trials))
 
     @cached_property
     def confirmation(self) -> ConfirmationPlan | None:
-        """What chooses the confirming runs; None where there are none."""
+        """The plan that chooses the confirming runs, or None if the search has no confirming runs."""
         config = self.config
         if config.confirm == 0 or config.once or config.scheduler == "pbt" or self.trials < 2:
             return None
@@ -79,7 +79,7 @@ class SearchPlan(HasObjectives):
 
     @property
     def confirming_runs(self) -> int | None:
-        """How many confirming runs are expected; None if that is unknown."""
+        """The expected number of confirming runs, or None if it is unknown."""
         if self.confirmation is None:
             return 0
         if self.config.confirm is not None:
@@ -93,7 +93,7 @@ class SearchPlan(HasObjectives):
 
     @property
     def expected_cost(self) -> float | None:
-        """The budget of all trials together, in the unit of fidelity; None if it is unknown."""
+        """The expected budget of all trials together, in the unit of fidelity, or None if it is unknown."""
         return self.schedule.expected_cost(self.trials) if self._has_fixed_length else None
 
     @property
@@ -171,7 +171,7 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
 def _parse_config_and_objectives(
     config: SearchConfig, source: TaskSource
 ) -> tuple[type[BaseModel], tuple[Objective, ...]]:
-    """Return the config class and the objectives. A task class declares its own; for a function, the user does."""
+    """Return the config class and the objectives. A task class declares both. For a function, the user does."""
     task = source.task_class
     own = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)

@@ -71,7 +71,7 @@ def build_request(planned: SearchPlan, is_quick: bool = False) -> AuditRequest:
 
 
 def identify_audit(planned: SearchPlan, files: Mapping[str, str]) -> str:
-    """Return a digest of what the quick part of an audit depends on, or "" if that is unknown.
+    """Return a digest of everything that the quick audit depends on, or "" if a part is unknown.
 
     It is unknown on a joined cluster, where the first worker may run on another node each time.
 
@@ -133,7 +133,7 @@ def has_gpus(planned: SearchPlan) -> bool:
 
 
 def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
-    """Return what the whole search will take, or None if it is unknown."""
+    """Return the estimated cost of the whole search, or None if it is unknown."""
     config, gpus = planned.config, has_gpus(planned)
     epochs = planned.expected_cost if config.fidelity == "epochs" else None
     each = config.workers * ((config.gpus_per_worker or 1.0) if gpus else config.cpus_per_worker)
@@ -144,7 +144,7 @@ def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
 
 
 def load_estimate(planned: SearchPlan) -> CostEstimate | None:
-    """Return what the search will take by the last audit of its task in the storage, or None without one."""
+    """Return the estimated cost by the last audit of the task in the storage, or None without an audit."""
     if not isinstance(planned.config.storage, Path):
         return None
     try:
@@ -177,7 +177,7 @@ def _describe_death(end: str) -> Audit:
 
 
 def _environment(planned: SearchPlan) -> dict[str, str]:
-    """Return the environment of a worker: the task's folder on the path, and as many threads as it has CPUs."""
+    """Return the environment variables of a worker: the task's folder in PYTHONPATH, and one thread per CPU."""
     folders = dict.fromkeys(str(module.parent) for module in planned.source.modules)
     path = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     threads = str(max(1, int(planned.config.cpus_per_worker)))
@@ -186,7 +186,7 @@ def _environment(planned: SearchPlan) -> dict[str, str]:
 
 
 def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
-    """Audit on a node of the cluster, with the resources of one worker."""
+    """Audit the task on a node of the cluster, with the resources of one worker. Return the result."""
     import ray
 
     from search.execution.cluster import resources

@@ -119,7 +119,7 @@ def _leave_out_fp16(planned: SearchPlan, factors: Mapping[str, float], progress:
 
 
 def _inspect_cluster(config: SearchConfig, asks_fp16: bool, progress: Progress) -> tuple[Resources, ClusterCheck]:
-    """Return what one worker gets, and what the nodes of a joined cluster answered."""
+    """Return the resources of one worker, and the result of the node check of a joined cluster."""
     present, growing = resources.get_node_resources(), resources.autoscaler_limits()
     is_joined = uses_existing_cluster()
     checked = ClusterCheck()

@@ -114,7 +114,7 @@ def build_stoppers(
 
 
 def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
-    """Check the GPU-hours in a thread until the search is to end."""
+    """Start a thread that checks the GPU-hours until `asked` is set."""
 
     def check() -> None:
         while not asked.wait(CHECK_S):

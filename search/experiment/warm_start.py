@@ -171,7 +171,7 @@ def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Obj
 def _parse_point(
     space: Space, readers: Mapping[str, Callable[[Any], Any]], config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return the searched parameters of `config`, or what is wrong with the first that does not fit."""
+    """Return the searched parameters of `config`, or a description of the first one that does not fit."""
     known, point = space.fixed_values(), dict[str, Any]()
     for parameter in (parameter for parameter in space.parameters if parameter.is_active(known)):
         if parameter.name not in config:
@@ -255,7 +255,7 @@ def _is_parent(run: Any) -> bool:
 
 
 def _is_confirming(run: Any) -> bool:
-    """Return whether `run` trained a config of a search once more: a sampler would take it for another trial."""
+    """Return whether `run` is a confirming run. A sampler would count it as another trial."""
     return bool(run.data.tags.get("purpose") == CONFIRM)
 
 
