@@ -84,7 +84,7 @@ def _check_parameter_names(flags: Mapping[str, str]) -> list[str]:
 
 
 def _infer_type(text: str) -> Any:
-    """Return the type of the search space `text`: int or float for a range, else that of choices."""
+    """Return the type of the values in the search space `text`: int or float for a range, else the type of choices."""
     body, *options = text.split(":")
     low, dots, high = body.partition("..")
     steps = [option.removeprefix("step=") for option in options if option.startswith("step=")]

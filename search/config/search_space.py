@@ -185,7 +185,7 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
 def restore_space(
     config_class: type[BaseModel], distributions: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
 ) -> Space:
-    """Return the space of a search that began with these, even if `config_class` has changed since.
+    """Return the space of an earlier search with these distributions, even if `config_class` has changed since.
 
     Omit values in `fixed` whose field is gone.
 
