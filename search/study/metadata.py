@@ -21,7 +21,7 @@ def load_metadata(storage: BaseStorage, place: StoragePath) -> dict[str, Any]:
     """Return the stored metadata of a search, with its objective and mode.
 
     Raises:
-        UsageError: The search died before they were stored, or its folder was renamed.
+        UsageError: The driver was killed before it stored them, or the folder of the search was renamed.
     """
     names = [study.study_name for study in storage.get_all_studies()]
     if names:

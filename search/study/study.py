@@ -72,7 +72,7 @@ class SearchStudy:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The stored metadata of the search. Empty if it died before they were stored."""
+        """The stored metadata of the search. Empty if the driver was killed before it stored them."""
         return dict(self._storage.get_study_user_attrs(self._id).get("search", {}))
 
     def save_metadata(self, about: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class SearchStudy:
         return trial.number, space.suggest(trial)
 
     def resume_ask(self, number: int, space: Space) -> dict[str, Any]:
-        """Return the values of a trial that began before its search died. Suggest those that are missing."""
+        """Return the values of a trial whose start was interrupted. Suggest the missing values."""
         self._study.sampler = DistinctSampler(self._sampler(number), space)
         return space.suggest(optuna.Trial(self._study, self._get_trial_id(number)))
 

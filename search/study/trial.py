@@ -20,7 +20,7 @@ def get_outcome(trial: FrozenTrial) -> str:
 
 
 def is_confirming(trial: FrozenTrial) -> bool:
-    """Return whether `trial` trains a config of the search once more, to confirm it under a new seed."""
+    """Return whether `trial` is a confirming run: it trains a config of the search again, under a new seed."""
     return "confirms" in trial.user_attrs
 
 
