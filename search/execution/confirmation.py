@@ -94,7 +94,7 @@ class ConfirmationPlan:
         ]
 
     def count_runs(self, trials: Sequence[FrozenTrial]) -> int:
-        """Return how many runs there will have been, unless one more diverges or fails. `trials` are of the study."""
+        """Return the total number of confirming runs after the trials of the study, if no further run fails."""
         state = self._collect(trials)
         runs = {*state.begun}
         while due := self._find_due(state):

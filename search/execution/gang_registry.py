@@ -258,7 +258,7 @@ class Registry:
             await asyncio.sleep(LOOK_S)
 
     def _request_migrations(self) -> None:
-        """Let workers leave draining nodes."""
+        """Request that workers leave draining nodes."""
         for entry in self._gangs.values():
             lines = [line for node, line in self._look.going.items() if node in {entry.node, *entry.nodes}]
             if entry.workers and lines and not entry.leaving:

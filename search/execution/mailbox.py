@@ -119,7 +119,7 @@ class Mailbox:
         return self._segment is None
 
     def get_idle_s(self) -> tuple[float, float]:
-        """Return how many seconds no worker has taken the segment, and how many none has made progress."""
+        """Return the seconds for which no worker has taken the segment, and those without any progress."""
         still = time.monotonic() - self._moved_at if self._segment is not None else 0.0
         return (0.0, still) if self.is_started else (still, 0.0)
 

@@ -100,7 +100,7 @@ class StudySearcher(Searcher):
         raise RuntimeError("a restart builds a new Tuner over the study")
 
     def recover(self) -> None:
-        """Complete the writes of a driver that died."""
+        """Complete the writes of a driver that was killed."""
         self.study.repair_reports()
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:

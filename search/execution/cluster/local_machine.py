@@ -96,7 +96,7 @@ def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) ->
     """Return `space` without the precisions `modes`, and a line with the `reason`.
 
     Args:
-        factor: How many times as long as in fp32 a matrix product takes.
+        factor: The time of a matrix product, as a multiple of its time in fp32.
     """
     parameter = _find_precision(space)
     assert parameter is not None

@@ -22,7 +22,7 @@ class ClusterSnapshot:
     going: Mapping[str, str] = field(default_factory=dict)  # a line about each draining node, by id
 
     def get_group_names(self, state: str) -> frozenset[str]:
-        """Return the names of the groups in `state`. PENDING groups wait for room; CREATED ones hold resources."""
+        """Return the names of the placement groups in `state`: PENDING groups wait, CREATED groups hold resources."""
         return frozenset(name for name, own in self.groups.values() if own == state)
 
 
@@ -47,7 +47,7 @@ def fullest_fitting_node(nodes: ClusterSnapshot, need: Amounts, taken: Mapping[s
     """Return the node with room for `need` that has the least left, or "".
 
     Args:
-        taken: The number of times that `need` was placed on a node since the snapshot.
+        taken: How many times `need` was placed on each node since the snapshot, by node.
     """
     left = {
         node: {name: free.get(name, 0.0) - taken.get(node, 0) * amount for name, amount in need.items()}
