@@ -47,7 +47,7 @@ def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapp
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return the content of environment.json, or an empty dict if the search died before it was written."""
+    """Return the content of environment.json, or an empty dict if the file does not exist."""
     path = folder / "environment.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 

@@ -222,7 +222,7 @@ class Runs:
         return str(experiment.experiment_id)
 
     def _try_log_events(self, number: int, events: Sequence[Event]) -> bool:
-        """Return whether MLflow accepts `events`. False: one of them is invalid."""
+        """Log `events` of trial `number`. Return whether MLflow accepted them all."""
         if number not in self._children and events[0]["kind"] != "started":
             return False  # its run was refused
         from mlflow.exceptions import MlflowException
