@@ -65,7 +65,7 @@ def _describe_confirmation(planned: Any) -> str:
 
 
 def _describe_checkpoints(planned: Any) -> str:
-    """Return which checkpoints are kept, and their size in an earlier search of the task."""
+    """Return a line that says which checkpoints are kept, with their size in an earlier search of the task."""
     config = planned.config
     count = min(config.keep_checkpoints, config.trials)
     front = " and the Pareto front" if len(planned.objectives) > 1 else ""

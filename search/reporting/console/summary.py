@@ -216,7 +216,7 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
 
 
 def retrain_command(searched: SearchRecord, best: FrozenTrial | None) -> str:
-    """Return the command that trains the best config once more. None stands for the task's defaults."""
+    """Return the command that trains the config of `best` again, or the task's defaults if it is None."""
     config: Mapping[str, Any] = searched.about["config"]
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""
