@@ -27,10 +27,11 @@ class Puzzles(NamedTuple):
 
 
 def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> Puzzles:
-    """Load the puzzles of a config whose fields these are.
+    """Load the puzzles for the values of a config's fields.
 
     Raises:
-        ValueError: A source has none that fit, or training puzzles are evaluated on; in the words of the config.
+        ValueError: A source has no puzzle that fits, or training and evaluation share puzzles. The message names the
+            fields of the config.
     """
     words = {"source ": "data ", "training ": "data "}
     with renamed_errors(words):
@@ -55,7 +56,7 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
 
 @functools.lru_cache(maxsize=128)  # it takes half a second, and configs are made all the time
 def check(data: str, evaluation_data: str | None, max_side: int, learn_from: str, leak: str) -> None:
-    """Raise what `load` would raise, before a search begins."""
+    """Check before a search that `load` can load the puzzles. Raise the same errors as `load`."""
     if evaluation_data is None and data in SOURCES and max_side >= SAFE_SIDE:
         return  # what comes with the package is known to be right
     load(data, evaluation_data, max_side, learn_from, leak)

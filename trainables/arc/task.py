@@ -290,7 +290,7 @@ class ArcTask(Task[ArcConfig]):
         return sit(self.solver, exam, self.noise, precision, device, adaptation)
 
     def _prepare_adaptation(self, puzzles: Sequence[Puzzle], share: str = "") -> Adaptation | None:
-        """Prepare the demonstrations that the agent adapts to; `share` as for `_prepare_exam`."""
+        """Prepare the demonstrations that the agent adapts to. For `share`, see `_prepare_exam`."""
         config = self.config
         if not config.adaptation_steps:
             return None
