@@ -307,7 +307,7 @@ class LiquidTask(Task[LiquidConfig]):
         )
 
     def _get_task_index(self, epoch: int) -> int:
-        """Return which task is learned in `epoch`. Tasks get the same number of epochs, or one more."""
+        """Return the index of the task that is learned in `epoch`. Tasks get equally many epochs, or one more."""
         return min(epoch, self.config.epochs - 1) * self.stream.tasks // self.config.epochs
 
     def _count_samples(self, epoch: int) -> int:
@@ -322,7 +322,7 @@ class LiquidTask(Task[LiquidConfig]):
         return Batch(joint, torch.cat([tasks, recalled.tasks]), len(recalled.tasks), recalled.logits)
 
     def _consolidate(self, task: int) -> None:
-        """Store what later tasks need of a learned task."""
+        """Update the memory and the penalty at the end of a task."""
         context, config = self.context, self.config
         generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
         share = slice(context.rank, None, context.world_size)
