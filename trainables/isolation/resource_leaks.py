@@ -36,7 +36,7 @@ class ResourceLeaks:
         self._before = {find: set(find()) for find in FINDERS}
 
     def find(self) -> str:
-        """Return which resources are new, or "". Wait a moment for those that are about to end."""
+        """Return a description of resources that the trial left open, or "". Wait briefly for resources that close."""
         deadline = time.monotonic() + GRACE_S
         while (leaks := self._find_new()) and time.monotonic() < deadline:
             time.sleep(0.01)
