@@ -185,7 +185,7 @@ class SegmentAssignment:
     budget: SegmentBudget | None = None
 
     def continue_after(self, report: EpochReport) -> "SegmentAssignment":
-        """Return what is left of the segment after `report`."""
+        """Return the rest of the segment after `report`."""
         budget = self.budget and self.budget.add_epoch(report.epoch, report.costs)
         return replace(self, epoch=report.epoch, checkpoints=(report.checkpoint, *self.checkpoints), budget=budget)
 

@@ -133,7 +133,7 @@ class Session:
         """Call `function` and yield its reports. The last report is `done`.
 
         Raises:
-            Exception: What the function raised.
+            Exception: The error that the function raised.
         """
         self._start()
         # In a new thread, torch's modes have their defaults.

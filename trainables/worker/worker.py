@@ -353,7 +353,7 @@ class TrialRunner:
             yield EpochReport(training.epoch, metrics, str(path), costs, done)
 
     def _compute_costs(self, training: TrialTrainer) -> dict[str, float]:
-        """Return what the last epoch cost."""
+        """Return the cost of the last epoch in each unit of fidelity."""
         return {"samples": training.samples, "gpu_seconds": training.seconds * self.settings.gpus}
 
     def _should_stop(self) -> bool:
@@ -435,7 +435,7 @@ class _LogCapture(logging.Handler):
         self._lines.append(record.getMessage())
 
     def pop_lines(self) -> list[str]:
-        """Return what was logged since the last call."""
+        """Return the lines that were logged since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
