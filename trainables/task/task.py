@@ -266,7 +266,7 @@ class Task(ABC, Generic[Config]):
     def keep_noted(self) -> None:
         """Add the terms logged since the last update to the sums of the epoch.
 
-        The training loop calls it. Call it in an own `update` before terms of the next update are logged.
+        The training loop calls it. A custom `update` calls it before terms of the next update are logged.
         """
         for name, (part, weight) in self.noting.items():
             total, weights = self.noted.get(name, (0.0, 0.0))
