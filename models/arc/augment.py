@@ -33,7 +33,7 @@ def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
 
 
 def inverse_symmetry(symmetry: int) -> int:
-    """Return the symmetry that undoes `symmetry`; a reflection undoes itself."""
+    """Return the symmetry that undoes `symmetry`. A reflection undoes itself."""
     return symmetry if symmetry >= 4 else -symmetry % 4
 
 
@@ -59,7 +59,7 @@ class Augmentation:
             )
 
     def grid(self, grid: Grid) -> Grid:
-        """Augment a grid: uint8, (height, width) or (width, height)."""
+        """Return the grid after its symmetry and its renaming of colours: uint8, (height, width) or (width, height)."""
         return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
 
     def puzzle(self, puzzle: Puzzle) -> Puzzle:

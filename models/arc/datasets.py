@@ -149,7 +149,7 @@ def _re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
 
 
 def _re_arc_scores(file: Path) -> dict[str, list[float]]:
-    """Return each pair's difficulty by file, from pixels, symbols and objects; empty without the metadata."""
+    """Return each pair's difficulty by file, from pixels, symbols and objects, or an empty dict without metadata."""
     if not file.is_file():
         return {}
     content = _json(file)

@@ -205,7 +205,7 @@ class TestEpisodes:
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
     def by_puzzle(self) -> list[Tensor]:
-        """Split all episodes by puzzle: indices, int64, for each puzzle with a test."""
+        """Return the indices of the episodes of each puzzle with a test, int64."""
         counts = torch.bincount(self.owner) * self.views
         return [part for part in torch.split(torch.arange(len(self)), counts.tolist()) if len(part)]
 

@@ -105,7 +105,7 @@ def consistency(logits: Tensor) -> Tensor:
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Compute KL[p || q] in nats over the last dimension; at least 0, and 0 where p is q.
+    """Compute KL[p || q] in nats over the last dimension. It is at least 0, and 0 if p equals q.
 
     Args:
         log_p: Finite log-probabilities.

@@ -44,12 +44,12 @@ class Puzzle:
 
     @property
     def keeps_shape(self) -> bool:
-        """Return whether every demonstration's output has the shape of its input; looks at no answer."""
+        """Return whether each demonstration's output has the shape of its input. Test outputs are not used."""
         return all(source.shape == target.shape for source, target in self.demonstrations)
 
 
 def longest_side(pairs: Iterable[Pair]) -> int:
-    """Return the longest side of any grid of some pairs."""
+    """Return the longest side of all grids in `pairs`, in cells."""
     return max(int(side) for pair in pairs for grid in pair for side in grid.shape)
 
 

@@ -63,7 +63,7 @@ class LanguageModel(nn.Module):
         self.train(trainable)
 
     def train(self, mode: bool = True) -> "LanguageModel":
-        """Set the mode of a trainable model; a frozen one stays in evaluation mode."""
+        """Set the mode of a trainable model. A frozen model stays in evaluation mode."""
         super().train(mode and self.trainable)
         return self
 
@@ -73,7 +73,7 @@ class LanguageModel(nn.Module):
         return next(self.parameters()).device
 
     def embedding_scale(self) -> float:
-        """Return the standard deviation of the token embeddings: what a soft prefix should start with."""
+        """Return the standard deviation of the token embeddings, with which a soft prefix is initialized."""
         weight: Tensor = self.model.get_input_embeddings().weight
         return float(weight.detach().float().std())
 

@@ -156,7 +156,7 @@ def _is_tiled(a: Grid, b: Grid) -> bool:
 
 
 def _times(a: Grid, b: Grid) -> tuple[int, int] | None:
-    """Return how many times the input fits into a larger output, down and across; None where it does not."""
+    """Return how many times the input fits into a larger output, down and across, or None if it does not fit."""
     if b.size <= a.size or b.shape[0] % a.shape[0] or b.shape[1] % a.shape[1]:
         return None
     return b.shape[0] // a.shape[0], b.shape[1] // a.shape[1]
