@@ -19,7 +19,7 @@ NAMES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyt
 
 
 def is_idx(folder: Path) -> bool:
-    """Return whether a folder holds images in the format of MNIST."""
+    """Return whether `folder` contains images in the IDX format of MNIST."""
     return any(folder.glob("*-images?idx3-ubyte*"))
 
 

@@ -52,7 +52,7 @@ def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
 
 
 def _keys(data: Bytes, order: int) -> NDArray[np.int64]:
-    """Return the n-gram at each position as one number, oldest byte first; shape (len(data) - order + 1,)."""
+    """Return the n-gram at each position as one number, oldest byte first, of shape (len(data) - order + 1,)."""
     size = len(data) - order + 1
     keys = np.zeros(size, dtype=np.int64)
     for offset in range(order):

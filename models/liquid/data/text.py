@@ -54,7 +54,7 @@ def check_corpus(folder: Path, length: int = 128) -> None:
 
 
 def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
-    """Return a source of text: each domain is cut into two parts without overlap, and each part into windows."""
+    """Return a source of text. Each domain is cut into two parts without overlap, and each part into windows."""
     made = []
     for domain, data in domains.items():
         check_size(domain, len(data), length)

@@ -54,7 +54,7 @@ class Rule(ABC):
         """Compute the sums of spikes on both sides, shapes (B, T, N_pre) and (B, T, N_post)."""
 
     def start(self, post: int) -> list[float]:
-        """Return the initial state of each of `post` neurons; empty for a rule without a state."""
+        """Return the initial state of each of `post` neurons. It is empty for a rule without a state."""
         return []
 
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
@@ -188,7 +188,7 @@ class BCM(Rule):
         )
 
     def rates(self, spikes: Tensor) -> Tensor:
-        """Return exponentially weighted spikes per step up to each step; unbiased from the second step on."""
+        """Return exponentially weighted spikes per step up to each step, unbiased from the second step on."""
         weights = traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
         return traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
 
@@ -206,7 +206,7 @@ RULES: dict[str, type[Rule]] = {"pair": Pair, "triplet": Triplet, "homeostatic":
 
 
 def _correlation(post: Tensor, pre: Tensor) -> Tensor:
-    """Sum the outer products of every sample and step, (N_post, N_pre)."""
+    """Return the sum of the outer products of all samples and steps, shape (N_post, N_pre)."""
     return post.flatten(0, 1).T @ pre.flatten(0, 1)
 
 
