@@ -15,10 +15,11 @@ from trainables.context import rng
 from trainables.context.cache import Cache
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
-# The contexts that use the process group of a single rank, which the first of them created.
+# The contexts that use a process group of a single rank that one of them created.
 _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
@@ -53,6 +54,7 @@ class Context:
         self.local_world_size = local_world_size or world_size
         self._mesh: DeviceMesh | None = None
         self._hybrid_mesh: DeviceMesh | None = None
+        self._own_group: ProcessGroup | None = None  # of all ranks, if a context created it
 
     @property
     def mesh(self) -> "DeviceMesh":
@@ -86,9 +88,10 @@ class Context:
 
         if not dist.is_initialized():
             create_single_rank_group(self.device)
-            _GROUP_USERS.clear()
-            _GROUP_USERS.add(self)
-        elif _GROUP_USERS:
+            self._own_group = dist.group.WORLD
+        elif any(user._own_group is dist.group.WORLD for user in _GROUP_USERS):  # the code of a task may replace it
+            self._own_group = dist.group.WORLD
+        if self._own_group is not None:
             _GROUP_USERS.add(self)
         return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
@@ -100,10 +103,10 @@ class Context:
                     dist.destroy_process_group(group)
             private_api.clear_sharding_cache()  # it would give the next equal mesh these groups
         self._mesh = self._hybrid_mesh = None
-        if self in _GROUP_USERS:
-            _GROUP_USERS.remove(self)
-            if not _GROUP_USERS and dist.is_initialized():
-                dist.destroy_process_group()
+        own, self._own_group = self._own_group, None
+        _GROUP_USERS.discard(self)
+        if own is not None and own is dist.group.WORLD and not any(user._own_group is own for user in _GROUP_USERS):
+            dist.destroy_process_group()
 
     def for_next_trial(self) -> "Context":
         """Return a copy of this context for another trial. The trials share only the values of `cache`."""

@@ -32,6 +32,7 @@ from tests.trainables.two_ranks import RANKS
 from trainables import checkpoint
 from trainables.checkpoint.selection import find_resume_checkpoint
 from trainables.context import Context, rng
+from trainables.context.context import create_single_rank_group
 from trainables.filesystem.paths import compute_digest, parse_path
 from trainables.training.predictor import Predictor
 from trainables.training.trainer import TrialTrainer
@@ -421,3 +422,17 @@ def test_single_rank_makes_and_ends_a_process_group():
     assert context.for_next_trial().mesh.size() == 1
     context.close()
     assert not torch.distributed.is_initialized()
+
+
+def test_process_group_of_the_task_outlives_the_context():
+    context = Context()
+    assert context.mesh.size() == 1
+    torch.distributed.destroy_process_group()
+    create_single_rank_group(context.device)
+    own = torch.distributed.group.WORLD
+    other = context.for_next_trial()
+    assert other.mesh.size() == 1
+    other.close()
+    context.close()
+    assert torch.distributed.group.WORLD is own
+    torch.distributed.destroy_process_group()
