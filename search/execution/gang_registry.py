@@ -22,6 +22,7 @@ WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are fr
 LOOK_S = 1.0  # interval of cluster snapshots
 STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
 STALL_EPOCHS = 10  # the same in times of the longest epoch of the search
+AUDITS = 2  # a task whose audit ends its workers must not lose more of them
 SURPLUS_S = 5.0  # how long a gang waits for room before it may be surplus
 
 
@@ -72,7 +73,8 @@ class Registry:
         self._stopping = False
         self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._auditor_chosen = False
+        self._auditor = ""
+        self._audits = 0
         self._longest_epoch_s = 0.0
         self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
@@ -124,6 +126,7 @@ class Registry:
     async def restart(self, gang: str, run: str) -> EndedWorkers:
         """Let new workers of `gang` start as `run` after the old ones have ended."""
         entry = self._gangs[gang]
+        self._release_audit(gang)
         reached, expected = await entry.mailbox.restart()
         leaving, entry.leaving = entry.leaving, ""
         self._release_resources(entry)
@@ -133,6 +136,7 @@ class Registry:
 
     async def unregister_gang(self, gang: str) -> None:
         if gang in self._gangs:
+            self._release_audit(gang)
             self._release_resources(self._gangs.pop(gang))
 
     async def poll(self, gang: str, doing: str) -> GangStatus:
@@ -174,10 +178,15 @@ class Registry:
             await entry.ended.wait()
         return self._stopping, entry.leaving
 
-    async def claim_audit(self) -> bool:
-        """Return whether the caller must audit the task. The first caller must."""
-        is_first, self._auditor_chosen = not self._auditor_chosen, True
-        return is_first
+    async def claim_audit(self, gang: str) -> bool:
+        """Return whether the workers of `gang` must audit the task.
+
+        The first must. If they end before their audit does, the next workers of any gang must, up to AUDITS in all.
+        """
+        if self._auditor or self._get_audit().done():
+            return False
+        self._auditor, self._audits = gang, self._audits + 1
+        return True
 
     async def record_audit(self, audit: dict[str, Any] | None) -> None:
         """Record the audit of the task, as JSON, or None at the end of the search."""
@@ -185,7 +194,7 @@ class Registry:
             self._get_audit().set_result(audit)
 
     async def wait_for_audit(self) -> dict[str, Any] | None:
-        """Wait for the audit of the task, and return it, or None if the search ends without."""
+        """Wait for the audit of the task, and return it, or None if the search ends or goes on without."""
         return await self._get_audit()
 
     # Calls to the mailbox of one gang: see Mailbox.
@@ -220,6 +229,13 @@ class Registry:
     def _get_audit(self) -> "asyncio.Future[dict[str, Any] | None]":
         self._audit = self._audit or asyncio.get_running_loop().create_future()
         return self._audit
+
+    def _release_audit(self, gang: str) -> None:
+        """Leave the audit to other workers if those of `gang`, which have ended, have not recorded it."""
+        if self._auditor == gang and not self._get_audit().done():
+            self._auditor = ""
+            if self._audits == AUDITS:
+                self._get_audit().set_result(None)
 
     def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)

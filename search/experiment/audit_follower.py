@@ -36,6 +36,7 @@ class AuditFollower:
     ) -> None:
         self.result: dict[str, Any] | None = None
         self._place, self._identity = place, identity
+        self._is_over = False  # the search
         self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
         self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
         self._thread.start()
@@ -44,6 +45,7 @@ class AuditFollower:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._is_over = True
         self._registry.record_audit.remote(None)
         join_thread(self._thread)
 
@@ -68,6 +70,8 @@ class AuditFollower:
             return
         if audit is not None:
             self._tell(audit)
+        elif not self._is_over:
+            self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
 
     def _tell(self, audit: dict[str, Any]) -> None:
         self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}

@@ -98,7 +98,7 @@ class GangMember:
         arguments = (threading.get_ident(), min(1.0, stall_timeout / 4) if stall_timeout else HEARTBEAT_S)
         threading.Thread(target=self._send_heartbeats, args=arguments, daemon=True, name="heartbeat").start()
         if runner.settings.audit is not None:
-            is_first = runner.context.rank == 0 and ray.get(self._registry.claim_audit.remote())
+            is_first = runner.context.rank == 0 and ray.get(self._registry.claim_audit.remote(self._gang))
             runner.is_auditor = runner.context.broadcast_object(is_first)
             runner.on_audit = lambda audit: ray.get(self._registry.record_audit.remote(audit))
         while (segment := self._wait_for_segment()) is not None:
@@ -267,7 +267,8 @@ class TrialRunner:
             audit = Audit(partial(load_class, self.task), request, context, self._restore_process)
             audit.on_progress = self._should_stop
             found = audit.run().as_json()
-        if context.rank == 0:
+        # One that a migration cut short is left to the next workers.
+        if context.rank == 0 and (found["has_errors"] or not self.migrate_reason):
             self.on_audit(found)
         if found["has_errors"]:
             raise AuditFailed(f"preflight found {from_dict(found['findings'][0])}")

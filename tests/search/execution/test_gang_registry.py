@@ -169,3 +169,27 @@ async def test_audit_is_what_the_worker_found():
     await found.record_audit({"findings": []})
     await found.record_audit(None)  # the end of the search
     assert await found.wait_for_audit() == {"findings": []}
+
+
+@asynchronous
+async def test_audit_of_lost_workers_is_done_by_the_next(world):
+    found = await world.enter(3)
+    assert [await found.claim_audit(gang) for gang in ("g0", "g1")] == [True, False]
+    await found.unregister_gang("g1")
+    assert not await found.claim_audit("g2"), "g0 audits"
+    await found.restart("g0", "gang-7")
+    assert [await found.claim_audit(gang) for gang in ("g2", "g0")] == [True, False]
+    await found.record_audit({"findings": []})
+    await found.unregister_gang("g2")
+    assert not await found.claim_audit("g0"), "there is a result"
+    assert await found.wait_for_audit() == {"findings": []}
+
+
+@asynchronous
+async def test_audit_ends_with_the_second_loss_of_its_workers(world):
+    found = await world.enter(2)
+    for run in ("gang-7", "gang-8"):
+        assert await found.claim_audit("g0")
+        await found.restart("g0", run)
+    assert await found.wait_for_audit() is None
+    assert not await found.claim_audit("g1")

@@ -1,7 +1,14 @@
 """What a search changes of its process while it runs on Ray."""
 
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
 from ray.tune.execution import class_cache
 
+from search.experiment.audit_follower import AuditFollower
 from search.experiment.ray_run import _restrict_environment
 
 
@@ -19,3 +26,20 @@ def test_tune_passes_no_variables_until_the_search_ends(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
     with _restrict_environment():
         assert before - passed_on() == {"AWS_SECRET_ACCESS_KEY"}, "no key, which Ray would log"
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_audit_whose_workers_were_lost_is_told(is_over, monkeypatch):
+    ended, told = threading.Event(), []
+    registry = SimpleNamespace(
+        wait_for_audit=SimpleNamespace(remote=ended.wait),
+        record_audit=SimpleNamespace(remote=lambda audit: ended.set()),
+    )
+    monkeypatch.setattr(ray, "get", lambda is_set: None)
+    progress, stop = SimpleNamespace(warn=told.append), SimpleNamespace(asked=threading.Event())
+    with AuditFollower(registry, Path("folder"), Path("folder"), "", progress, stop) as follower:
+        if not is_over:
+            ended.set()
+            follower._thread.join()
+    line = "preflight: the task is not audited: the workers that audited it were lost twice"
+    assert told == ([] if is_over else [line])

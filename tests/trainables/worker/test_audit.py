@@ -42,6 +42,9 @@ def test_audit_counts_as_progress_and_hears_of_a_stop(stretch):
     assert [report.outcome for report in runner.run(stretch(until=1))] == ["interrupted"]
     assert runner.progress > 1
     assert audits
+    runner.is_auditor, runner.migrate_reason = True, "node 10.0.0.3 is going away"
+    assert [report.reason for report in runner.run(stretch(until=1))] == ["node 10.0.0.3 is going away"]
+    assert len(audits) == 1, "other workers audit anew"
 
 
 def run_audited_gang(rank, folder):
