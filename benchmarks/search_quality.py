@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.quality.peers import find_missing_package
 from benchmarks.quality.problems import Problem
 from benchmarks.quality.recorded import list_problems
 from benchmarks.quality.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
@@ -154,6 +155,14 @@ def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str]
     print_summary(problems, outcomes, sides, resamples)
 
 
+def leave_out_missing(sides: Sequence[str]) -> list[str]:
+    """Return the sides that can be run. Print a line for each of the others."""
+    missing = {side: package for side in sides if (package := find_missing_package(side))}
+    for side, package in missing.items():
+        print(f"{side} is left out, because {package} is not installed: pip install {package}", file=sys.stderr)
+    return [side for side in sides if side not in missing]
+
+
 def print_progress(line: str) -> None:
     """Print the progress of the searches."""
     print(line, file=sys.stderr, flush=True)
@@ -181,6 +190,8 @@ def main() -> None:
     sides = [PEER, *(side for side in given.sides.split(",") if side != PEER)]
     if unknown := set(sides) - ALL_SIDES.keys():
         sys.exit(f"--sides must be among {', '.join(ALL_SIDES)}, but got {', '.join(unknown)}.")
+    if not given.report:
+        sides = leave_out_missing(sides)
     keys = list_keys(names, sides, given.seeds)
     if given.report:
         rows = [row for row in load_rows(given.runs) if row.key in set(keys)]

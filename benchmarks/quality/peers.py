@@ -1,17 +1,23 @@
 """Searchers of other projects with an ask-and-tell interface, each configured as its documentation says.
 
-docs/search-quality.md lists the ones that are not here, and why. Syne Tune is not among the requirements: `pip install
-syne-tune`.
+Syne Tune, SMAC3 and NePS are not among the requirements: see `PACKAGES`.
 """
 
 import logging
 import math
+import tempfile
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
+import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
@@ -22,6 +28,8 @@ from search.config.flatten import flatten
 from .problems import OBJECTIVE, Problem
 from .simulator import Job
 from .strategies import Make
+
+PACKAGES = {"syne": ("syne_tune", "syne-tune"), "smac": ("smac", "smac"), "neps": ("neps", "neural-pipeline-search")}
 
 
 class OptunaStudy:
@@ -113,18 +121,208 @@ class SyneTune:
         return bool(self._scheduler.on_trial_result(trial, result) != self._stop)
 
 
-def _convert_to_syne_tune(distribution: BaseDistribution) -> Any:
-    from syne_tune import config_space
+class Request(NamedTuple):
+    """A config that a peer wants to train until the end of epoch `until`; `handle` is the object to tell it with."""
 
+    config: Hashable
+    values: Mapping[str, Any]
+    until: int
+    handle: Any
+
+
+class BudgetSearcher:
+    """A peer that gets one value for each request, that of the last epoch. A request that diverges has failed.
+
+    Parameters that do not apply to a config are sampled and ignored.
+    """
+
+    keeps_best = True
+    only_whole = False
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._trials: dict[Hashable, int] = {}
+        self._trained: dict[int, int] = {}  # epochs by trial
+        self._requests: dict[str, Request] = {}
+
+    @abstractmethod
+    def _ask(self) -> Request: ...
+
+    @abstractmethod
+    def _tell(self, request: Request, value: float) -> None:
+        """Report the value of a request, or NaN if it failed."""
+
+    def suggest(self) -> Job:
+        request = self._ask()
+        number = self._trials.setdefault(request.config, len(self._trials))
+        name = f"{number}-{request.until}"
+        self._requests[name] = request
+        values = self._problem.space.choose(lambda parameter: request.values[parameter.name])
+        return Job(name, number, flatten(values), self._trained.get(number, 0), request.until)
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        if epoch < job.until and not math.isnan(value):
+            return True
+        self._trained[job.trial] = epoch
+        self._tell(self._requests.pop(job.name), value)
+        return False
+
+
+class Smac(BudgetSearcher):
+    """The multi-fidelity facade of SMAC3, as in its example "Multi-Layer Perceptron Using Multiple Epochs".
+
+    It delivers the incumbent of that example, the best config at the highest budget. A failed request costs as much as
+    the worst value. The facade takes the logarithm of values, so negative ones are shifted.
+
+    Raises:
+        ModuleNotFoundError: SMAC3 is not installed.
+    """
+
+    only_whole = True
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        from ConfigSpace import ConfigurationSpace
+        from smac import MultiFidelityFacade, Scenario
+        from smac.intensifier.hyperband import Hyperband
+        from smac.runhistory import StatusType, TrialValue
+
+        super().__init__(problem)
+        self._value_class, self._status = TrialValue, StatusType
+        self._shift = problem.worst - 2 * problem.best if problem.best < 0 else 0.0
+        space = ConfigurationSpace(seed=seed)
+        space.add([_convert_to_config_space(p.name, p.distribution) for p in problem.space.parameters])
+        self._folder = tempfile.TemporaryDirectory()  # it writes its state
+        scenario = Scenario(
+            space,
+            output_directory=Path(self._folder.name),
+            n_trials=500,
+            min_budget=1,
+            max_budget=problem.epochs,
+            crash_cost=problem.worst + self._shift,
+            seed=seed,
+        )
+        self._facade = MultiFidelityFacade(
+            scenario,
+            lambda config, seed, budget: 0.0,
+            initial_design=MultiFidelityFacade.get_initial_design(scenario, n_configs=5),
+            intensifier=Hyperband(scenario, incumbent_selection="highest_budget"),
+            overwrite=True,
+            logging_level=False,
+        )
+
+    def _ask(self) -> Request:
+        info = self._facade.ask()
+        return Request(info.config, dict(info.config), round(info.budget), info)
+
+    def _tell(self, request: Request, value: float) -> None:
+        failed = math.isnan(value)
+        cost = (self._problem.worst if failed else value) + self._shift
+        status = self._status.CRASHED if failed else self._status.SUCCESS
+        self._facade.tell(request.handle, self._value_class(cost=cost, status=status), save=False)
+
+
+class Neps(BudgetSearcher):
+    """An algorithm of NePS, called as its page on ask and tell says.
+
+    It delivers the best of all reports, as `neps.status` does.
+
+    Args:
+        name: The name of a function in `neps.algorithms`.
+        has_priors: Whether it knows the defaults of the task as priors, with medium confidence.
+
+    Raises:
+        ModuleNotFoundError: NePS is not installed.
+    """
+
+    def __init__(self, name: str, has_priors: bool, problem: Problem, seed: int) -> None:
+        import neps
+
+        super().__init__(problem)
+        logging.getLogger("neps").setLevel(logging.ERROR)
+        np.random.seed(seed)  # NePS has no argument for a seed
+        torch.manual_seed(seed)
+        self._random_state: tuple[Any, Any] = np.random.get_state(), torch.get_rng_state()
+        self._names = {parameter.name: f"p{number}" for number, parameter in enumerate(problem.space.parameters)}
+        defaults = flatten(problem.space.get_defaults()) if has_priors else {}
+        fields = {
+            self._names[p.name]: _convert_to_neps(p.distribution, defaults.get(p.name))
+            for p in problem.space.parameters
+        }
+        fields["epoch"] = neps.IntegerFidelity(lower=1, upper=problem.epochs)
+        space = type("Space", (neps.PipelineSpace,), fields)()
+        self._optimizer = neps.AskAndTell(optimizer=getattr(neps.algorithms, name)(space))
+
+    def _ask(self) -> Request:
+        np.random.set_state(self._random_state[0])
+        torch.set_rng_state(self._random_state[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = self._optimizer.ask()
+        self._random_state = np.random.get_state(), torch.get_rng_state()
+        values = {name: trial.config[short] for name, short in self._names.items()}
+        number = trial.metadata.id.split("_rung_")[0]
+        return Request(number, values, int(trial.config["epoch"]), trial)
+
+    def _tell(self, request: Request, value: float) -> None:
+        failed = math.isnan(value)
+        self._optimizer.tell(request.handle, ArithmeticError("diverged") if failed else value)
+
+
+def _convert(
+    distribution: BaseDistribution,
+    choice: Callable[[list[Any]], Any],
+    real: Callable[[float, float, bool], Any],
+    integer: Callable[[int, int, bool], Any],
+) -> Any:
+    """Return the result of the function for the kind of `distribution`. Ranges are given as low, high and log."""
     if isinstance(distribution, CategoricalDistribution):
-        return config_space.choice(list(distribution.choices))
-    if isinstance(distribution, FloatDistribution):
-        domain = config_space.loguniform if distribution.log else config_space.uniform
-    else:
-        assert isinstance(distribution, IntDistribution)
-        assert distribution.step == 1
-        domain = config_space.lograndint if distribution.log else config_space.randint
-    return domain(distribution.low, distribution.high)
+        return choice(list(distribution.choices))
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    assert distribution.step in (None, 1)
+    convert: Any = real if isinstance(distribution, FloatDistribution) else integer
+    return convert(distribution.low, distribution.high, distribution.log)
+
+
+def _convert_to_syne_tune(distribution: BaseDistribution) -> Any:
+    from syne_tune import config_space as space
+
+    return _convert(
+        distribution,
+        space.choice,
+        lambda low, high, log: (space.loguniform if log else space.uniform)(low, high),
+        lambda low, high, log: (space.lograndint if log else space.randint)(low, high),
+    )
+
+
+def _convert_to_config_space(name: str, distribution: BaseDistribution) -> Any:
+    from ConfigSpace import Categorical, Float, Integer
+
+    return _convert(
+        distribution,
+        partial(Categorical, name),
+        lambda low, high, log: Float(name, (low, high), log=log),
+        lambda low, high, log: Integer(name, (low, high), log=log),
+    )
+
+
+def _convert_to_neps(distribution: BaseDistribution, default: Any) -> Any:
+    import neps
+
+    def prior(value: Any) -> dict[str, Any]:
+        return {} if default is None else {"prior": value, "prior_confidence": "medium"}
+
+    return _convert(
+        distribution,
+        lambda choices: neps.Categorical(choices, **prior(choices.index(default) if default is not None else None)),
+        lambda low, high, log: neps.Float(low, high, log, **prior(default)),
+        lambda low, high, log: neps.Integer(low, high, log, **prior(default)),
+    )
+
+
+def find_missing_package(side: str) -> str | None:
+    """Return the package that `side` needs and that is not installed, by its name for pip, or None."""
+    module, package = PACKAGES.get(side.split("-")[0], ("optuna", ""))
+    return None if find_spec(module) else package
 
 
 def _build_tpe(problem: Problem, seed: int, pruner: BasePruner) -> OptunaStudy:
@@ -139,4 +337,7 @@ PEERS: dict[str, Make] = {
     "syne-asha": partial(SyneTune, "ASHA"),
     "syne-bohb": partial(SyneTune, "BOHB"),
     "syne-cqr": partial(SyneTune, "ASHACQR"),
+    "smac": Smac,
+    "neps-hyperband": partial(Neps, "hyperband", False),  # what NePS chooses if it has no priors
+    "neps-priorband": partial(Neps, "priorband", True),
 }

@@ -1,6 +1,5 @@
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.quality import hartmann
-from benchmarks.quality.peers import PEERS
+from benchmarks.quality.peers import PEERS, find_missing_package
 from benchmarks.quality.problems import Curve, Problem, all_problems
 from benchmarks.quality.runs import ALL_SIDES
 from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
@@ -165,8 +164,8 @@ def simulated(name, seed, budget):
     return simulate(ALL_SIDES[name](FLAT, seed), FLAT, gangs=8, budget=budget, seed=seed)
 
 
-# Syne Tune is not among the requirements, since it installs 500 MB.
-INSTALLED = [name for name in [*SIDES, *PEERS] if not name.startswith("syne") or find_spec("syne_tune")]
+# Syne Tune, SMAC3 and NePS are not among the requirements, since they install hundreds of MB.
+INSTALLED = [name for name in [*SIDES, *PEERS] if not find_missing_package(name)]
 
 
 @pytest.mark.parametrize("name", INSTALLED)
