@@ -2,7 +2,7 @@
 
 A pass is forward over whole sequences and backward to weights and inputs. The models take turns, so that other load
 affects all equally. The result of a model is the median of its passes. A ratio is the median over turns of the ratio to
-the peer.
+the peer, with quartiles.
 
 ncps supports time steps of single sequences only, so our cells with irregular steps are compared with its regular ones.
 Its wired CfC masks neither the time gates nor the connections within a layer. "same wiring" is its cells with the masks
@@ -179,10 +179,11 @@ def show(among: dict[str, Contender], taken: dict[str, list[float]], tokens: int
     print(f"{'':26}{'ms a pass':>11}{'k tokens/s':>12}")
     for name, contender in among.items():
         middle = statistics.median(taken[name])
-        ratios = [
-            f"{statistics.median(b / a for a, b in zip(taken[name], taken[peer], strict=True)):.1f}x {peer}"
-            for peer in contender.peers
-        ]
+        ratios = []
+        for peer in contender.peers:
+            turns = [b / a for a, b in zip(taken[name], taken[peer], strict=True)]
+            low, median, high = statistics.quantiles(turns, n=4) if len(turns) > 1 else turns * 3
+            ratios.append(f"{median:.1f}x ({low:.1f} to {high:.1f}) {peer}")
         print(f"{name:26}{1e3 * middle:11.2f}{tokens / middle / 1e3:12.1f}   {', '.join(ratios)}".rstrip())
 
 

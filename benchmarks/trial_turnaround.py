@@ -1,4 +1,4 @@
-"""Measure the overhead of a trial, with tiny trials in a search, in Ray's documented recipe and in Tune.
+"""Measure the overhead of a trial, with tiny trials in a search, in Ray's recipe, in Tune and in Optuna.
 
 Each side runs in its own process, timed from start to end. The script prints the trials per minute and the time to the
 first report. It also prints the time from the end of a trial to the first update of the next, and the peak memory of
@@ -6,7 +6,7 @@ all processes together. Then it runs a search of 1,000 trials of one report each
 main thread per report at the start and at the end, including the suggestion of the trial. Last, a search over the task
 `lm` shards each trial over two workers.
 
-    python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround|driver|lm]
+    python benchmarks/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround driver lm]
 """
 
 import argparse
@@ -50,8 +50,8 @@ class Run:
         return min(self.events["report"] + self.events["end"])
 
     @property
-    def turnaround(self) -> float:
-        """Median seconds from the end of a trial to the first update of the next that begins."""
+    def turnarounds(self) -> list[float]:
+        """Seconds from the end of each trial to the first update of the next that begins."""
         begins = sorted(self.events["first-update"])
         gaps = []
         for end in sorted(self.events["end"]):
@@ -59,7 +59,7 @@ class Run:
             if following is not None:
                 begins.remove(following)
                 gaps.append(following - end)
-        return statistics.median(gaps)
+        return gaps
 
     @property
     def memory(self) -> int:
@@ -129,20 +129,29 @@ def peer(how: str, trials: int, workers: int, folder: str, at_a_time: int) -> li
 
 def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> None:
     print(f"{workers} worker{'s' * (workers > 1)} a trial, {at_a_time} at a time")
-    print(f"{'':>8} {'trials':>7} {'per minute':>11} {'warm':>8} {'first report':>13} {'turnaround':>11} {'memory':>9}")
+    print(f"{'':>8} {'trials':>7} {'per minute':>11} {'warm':>8} {'first report':>13}", end="")
+    print(f" {'turnaround':>11} {'quartiles':>17} {'memory':>9}")
     rates = {}
-    for name, count in (("search", trials), ("recipe", peer_trials), ("inline", 5 * peer_trials)):
-        if name == "inline" and workers > 1:
-            continue
+    counts = {"search": trials, "recipe": peer_trials}
+    if workers == 1 and at_a_time > 1:
+        counts["inline"] = 5 * peer_trials
+    elif workers == 1:
+        counts |= {"optuna": trials, "process": 2 * peer_trials}
+    for name, count in counts.items():
         with tempfile.TemporaryDirectory() as folder:
-            command = search(count, workers, folder, at_a_time)
-            if name != "search":
+            if name == "search":
+                command = search(count, workers, folder, at_a_time)
+            elif name in ("recipe", "inline"):
                 command = peer(name, count, workers, folder, at_a_time)
+            else:
+                command = [str(HERE / "reference_optuna.py"), name, str(count)]
             found = run(command)
         rates[name] = found
+        middle, (low, _, high) = statistics.median(found.turnarounds), statistics.quantiles(found.turnarounds, n=4)
+        quartiles = f"{1000 * low:.0f} to {1000 * high:.0f}"
         print(
             f"{name:>8} {count:>7} {found.rate:>11.1f} {found.warm_rate:>8.0f} {found.first_report:>11.1f} s "
-            f"{1000 * found.turnaround:>8.0f} ms {found.memory / 2**30:>5.2f} GiB",
+            f"{1000 * middle:>8.0f} ms {quartiles:>14} ms {found.memory / 2**30:>5.2f} GiB",
             flush=True,
         )
     ours, recipe = rates["search"], rates["recipe"]
@@ -169,23 +178,27 @@ def language_model(trials: int) -> None:
             task = [str(SEARCH), f"{HERE / 'timed_lm.py'}:TimedLm", "--storage", folder, "--name", "bench"]
             found = run([*task, *options, *sizes, f"shard={shard}"])
         print(f"lm, {workers} workers, shard={shard}: {trials} trials in {found.seconds:.0f} s, ", end="")
-        print(f"first report {found.first_report:.1f} s, turnaround {1000 * found.turnaround:.0f} ms", flush=True)
+        print(
+            f"first report {found.first_report:.1f} s, turnaround {1000 * statistics.median(found.turnarounds):.0f} ms",
+            flush=True,
+        )
 
 
 def main() -> None:
+    parts = ["turnaround", "driver", "lm"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200, help="of the search")
     parser.add_argument("--peer-trials", type=int, default=6, help="of the recipe, which takes seconds for each")
     parser.add_argument("--driver-trials", type=int, default=1000)
-    parser.add_argument("--only", choices=["turnaround", "driver", "lm"])
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="what to measure")
     given = parser.parse_args()
-    if given.only in (None, "turnaround"):
+    if "turnaround" in given.only:
         compare(given.trials, given.peer_trials, workers=1, at_a_time=2)
         compare(given.trials, given.peer_trials, workers=1, at_a_time=1)
         compare(given.trials, given.peer_trials, workers=2, at_a_time=1)
-    if given.only in (None, "driver"):
+    if "driver" in given.only:
         driver(given.driver_trials)
-    if given.only in (None, "lm"):
+    if "lm" in given.only:
         language_model(trials=8)
 
 

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.bench import Benchmark, wait_for
+from benchmarks.bench import run as run_benchmark
+from benchmarks.goals import ONE, TWO, TWO_AT_A_TIME, Result, find_turnaround, load, measure_gap, measure_liquid
+from benchmarks.page import PARTS, render_page
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 needs_peers = pytest.mark.skipif(
@@ -41,29 +46,20 @@ def find(pattern: str, text: str) -> list:
 
 @needs_peers
 @pytest.mark.slow
-def test_docs_tell_the_measured_accumulation_errors():
-    printed = {}
-    for line in run("accumulation_error.py").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        printed[cells[0]] = cells[1:]
-    table = {
-        "Searchlight, fp32": "Searchlight, fp32",
-        "Searchlight, fp16": "Searchlight, fp16",
-        "Searchlight, bf16": "Searchlight, bf16",
-        "Accelerate, `accumulate`": r"Accelerate [\d.]+, `accumulate`",
-        "Lightning Trainer": r"Lightning [\d.]+, `accumulate_grad_batches`",
-        "HF Trainer": r"HF Trainer [\d.]+",
-        "HF Trainer, iterable dataset": r"HF Trainer [\d.]+, iterable dataset",
-    }
-    for name, written in table.items():
-        (row,) = find(rf"^\| {written} \| (.*) \|$", BENCHMARKS)
-        for said, found in zip(row.replace("*", "").split(" | "), printed[name], strict=True):
-            if found == "no step":
-                assert said == "never applied"
-            elif float(found) < 1e-6:  # rounding, which is not the same everywhere
-                assert float(said.removesuffix(" %")) < 1e-4
+def test_accumulation_errors_equal_the_recorded_ones():
+    cells = r"^\| (\S.*?) +\| +(\S+) \| +(\S+) \| +(\S+) \| +(\S+) \|$"
+    recorded = {name: errors for name, *errors in find(cells, measured("bench/accumulation_error"))}
+    printed = {name: errors for name, *errors in find(cells, run("accumulation_error.py"))}
+    assert printed.keys() == recorded.keys()
+    assert len(printed) == 12
+    for name in printed.keys() - {"trainer", "-" * 44}:
+        for error, before in zip(printed[name], recorded[name], strict=True):
+            if error == "no step":
+                assert before == error
+            elif float(error) < 1e-6:  # rounding, which is not the same everywhere
+                assert float(before) < 1e-6
             else:
-                assert float(said.removesuffix(" %")) == pytest.approx(100 * float(found), rel=0.15), name
+                assert float(error) == pytest.approx(float(before), rel=0.15), name
 
 
 @needs_peers
@@ -80,37 +76,60 @@ def test_sides_of_the_reduction_end_at_the_same_weights():
     assert len(re.findall(r"Searchlight takes [\d.]+x of its least", printed)) == 3
 
 
-def test_docs_tell_the_measured_turnaround_of_trials():
-    pattern = r"^ +(?:search|recipe) +\d+ +([\d.]+) +\d+ +([\d.]+) s +(\d+) ms"
-    found = {tuple(float(cell) for cell in row) for row in find(pattern, measured("trial_turnaround"))}
-    rows = find(r"^\| .* \| ([\d.]+) \| ([\d.]+) s \| ([\d.]+) (m?s) \|$", BENCHMARKS)
-    assert len(found) == len(rows) == 6
-    for rate, first, turnaround, unit in rows:
-        said = (float(rate), float(first), float(turnaround) * (1 if unit == "ms" else 1000))
-        assert any(said == pytest.approx(row, rel=0.02) for row in found), said
+def test_page_equals_what_its_generator_writes():
+    assert render_page(BENCHMARKS) == BENCHMARKS, "run python benchmarks/page.py"
 
 
-def test_docs_tell_the_measured_results_of_whole_searches():
-    side = r"(Searchlight|Ray's recipe|Optuna, one process)"
-    pattern = rf"^{side} +3 +(\d+) s +([\d.]+) +([\d.]+) +([\d.]+) +(\d+) +(\d+) +(\d+)$"
-    found = [
-        (name, first, f"{float(loss):.3f}", *more)
-        for name, first, loss, *more in find(pattern, measured("time_to_target"))
-    ]
-    table = BENCHMARKS.partition("## Whole searches in equal time")[2].partition("\n## ")[0]
-    row = rf"^\| {side} \| (\d+) s \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| (\d+) \| (\d+) \| (\d+) \|$"
-    assert len(found) == 3
-    assert find(row, table) == found
+def test_page_has_each_part_once():
+    assert sorted(find(r"^<!-- generated: (\S+) -->$", BENCHMARKS)) == sorted(PARTS)
+
+
+def test_numbers_read_outputs_with_quartiles():
+    rows = "  search     200       430.4     1008        13.6 s       39 ms       35 to 44 ms  2.03 GiB"
+    gap = measure_gap(ONE, 50)(Result("", "", f"{ONE}\n   trials\n{rows}\n\n{TWO}\n"))
+    assert (gap.value, gap.spread, gap.reached) == ("39 ms", "quartiles 35 to 44 ms", True)
+    row = "Liquid  1.83  558.5   13.7x (13.0 to 14.1) ncps CfC, backbone 128, 10.2x (9.9 to 10.4) ncps CfC"
+    liquid = measure_liquid(("Liquid",), 12)(Result("", "", row))
+    assert (liquid.value, liquid.spread, liquid.reached) == ("10.2 to 13.7x", "quartiles 9.9 to 14.1x", False)
+
+
+def test_benchmark_that_fails_keeps_its_earlier_output(tmp_path, capsys):
+    (tmp_path / "absent.txt").write_text("earlier")
+    outcome, _ = run_benchmark(Benchmark("absent.py", 1.0), tmp_path, "a machine", "a commit", 60.0)
+    assert outcome.startswith("failed: ")
+    assert "absent.py" in capsys.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_process_is_ended_at_its_time_limit():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    assert not wait_for(process, 0.1)
+    assert process.returncode
+
+
+def test_readme_states_the_measured_time_between_trials():
+    result = load("trial_turnaround")
+    for kind in (ONE, TWO, TWO_AT_A_TIME):
+        ours, recipe = find_turnaround(result, kind, "search"), find_turnaround(result, kind, "recipe")
+        assert kind == TWO_AT_A_TIME or ours["gap"] < 0.1, (
+            "README's row `from one trial's end` must say more than 100 ms"
+        )
+        assert recipe["gap"] > 200 * ours["gap"], "README's row `from one trial's end` must say less than 200 times"
+    alone = find_turnaround(result, TWO_AT_A_TIME, "inline")
+    ours = find_turnaround(result, TWO_AT_A_TIME, "search")
+    assert 10 * alone["rate"] < ours["rate"], "README's row `from one trial's end` must say more than a tenth"
+
+
+def test_readme_states_which_side_suits_trials_of_seconds():
+    means = r"^(Searchlight|Optuna, one process) +\d+ +(\d+) s +[\d.]+ "
+    first = dict(load("time_to_target").find_all(means))
+    told = "README says that a loop of Optuna suits trials of seconds, since it has no start-up"
+    assert int(first["Optuna, one process"]) < int(first["Searchlight"]), told
 
 
 def test_docs_tell_the_measured_quality_of_searches():
-    interval = r"\[([\d.]+), ([\d.]+)\]"
-    results = find(rf"^ +([\w-]+), all: final ratio ([\d.]+) {interval} {interval}", measured("search_quality"))
-    found = {side: (ratio, f"{low} to {high}", f"{a} to {b}") for side, ratio, low, high, a, b in results}
-    table = BENCHMARKS.partition("## Final values of searches")[2].partition("\n## ")[0]
-    rows = find(r"^\| .* \| ([\d.]+) \| (.*) \| (.*) \|$", table)
-    assert rows == [found[side] for side in ("hyperband", "asha", "random")]
-    assert all(ratio in doc("search-quality") for ratio, *_ in rows)
+    ratios = dict(find(r"^ +([\w-]+), all: final ratio ([\d.]+) ", measured("search_quality")))
+    assert all(ratios[side] in doc("search-quality") for side in ("hyperband", "asha", "random"))
 
 
 def test_docs_tell_the_measured_cost_of_tracking():
@@ -169,15 +188,6 @@ def test_docs_tell_the_measured_errors_of_the_liquid_network():
     table = [f"| {domain} | {' | '.join(cells)} |" for domain, cells in rows.items()]
     assert len(table) == 10
     assert [line for line in doc("liquid").splitlines() if line in table] == table
-
-
-def test_docs_tell_the_measured_speed_of_liquid_cells():
-    rows = {"CfC": "CfC", "input-gated liquid cell, a scan": "Liquid", "NCP wiring": "NCP", "LIF": "LIF"}
-    for written, name in rows.items():
-        ((tokens, ratios),) = find(rf"^{name} +[\d.]+ +([\d.]+) +(.*)$", measured("liquid_speed"))
-        said, ratio = find(rf"^\| {written} \| (\d+) \| .* \| ([\d.]+x) \|$", BENCHMARKS)[0]
-        assert float(said) == round(float(tokens))
-        assert ratio == re.findall(r"[\d.]+x", ratios)[-1], "the least of its ratios"
 
 
 def test_ncp_is_compared_with_the_same_computation():
