@@ -182,7 +182,7 @@ def show(among: dict[str, Contender], taken: dict[str, list[float]], tokens: int
         ratios = []
         for peer in contender.peers:
             turns = [b / a for a, b in zip(taken[name], taken[peer], strict=True)]
-            low, median, high = statistics.quantiles(turns, n=4) if len(turns) > 1 else turns * 3
+            low, median, high = statistics.quantiles(turns, n=4, method="inclusive") if len(turns) > 1 else 3 * turns
             ratios.append(f"{median:.1f}x ({low:.1f} to {high:.1f}) {peer}")
         print(f"{name:26}{1e3 * middle:11.2f}{tokens / middle / 1e3:12.1f}   {', '.join(ratios)}".rstrip())
 

@@ -62,7 +62,7 @@ def render_numbers() -> list[str]:
     for what, goal, name, measure in NUMBERS:
         try:
             result = load(name)
-            figure, source = measure(result), f"`{name}`, {result.date}"
+            figure, source = measure(result), f"`{name.removeprefix('study/')}`, {result.date}"
         except NotMeasuredError:
             figure, source = Figure("not measured", "", None), ""
         reached = {True: "yes", False: "**no**", None: ""}[figure.reached]

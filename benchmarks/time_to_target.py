@@ -84,9 +84,9 @@ def run(side: str, seed: int, seconds: float) -> Run:
             printed = out.read()
             found = [json.loads(line) for line in log.read_text().splitlines()]
             reports = [report for report in found if report["at"] <= start + seconds and report["seed"] == 0]
-            if process.returncode and not reports:
+            if process.returncode and not reports:  # the other runs count nevertheless
                 errors.seek(0)
-                sys.exit(f"{side} failed, with {len(reports)} reports:\n{errors.read()[-3000:]}")
+                print(f"\n{side} reported nothing under seed {seed}:\n{errors.read()[-3000:]}", file=sys.stderr)
     choices = choose(reports, start)
     if side == "search" and ended <= start + seconds and not process.returncode:
         choices.append((ended - start, as_config(json.loads(printed)["best"]["config"])))

@@ -147,7 +147,8 @@ def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> None
                 command = [str(HERE / "reference_optuna.py"), name, str(count)]
             found = run(command)
         rates[name] = found
-        middle, (low, _, high) = statistics.median(found.turnarounds), statistics.quantiles(found.turnarounds, n=4)
+        gaps = found.turnarounds if len(found.turnarounds) > 1 else 2 * found.turnarounds
+        low, middle, high = statistics.quantiles(gaps, n=4, method="inclusive")
         quartiles = f"{1000 * low:.0f} to {1000 * high:.0f}"
         print(
             f"{name:>8} {count:>7} {found.rate:>11.1f} {found.warm_rate:>8.0f} {found.first_report:>11.1f} s "
