@@ -104,6 +104,8 @@ def run(benchmark: Benchmark, folder: Path, about: str, commit: str, limit_s: fl
     """
     script, *options = benchmark.arguments.split()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+        env.pop(name, None)  # the searches are to run on this machine
     date, load, start = datetime.now(UTC).date().isoformat(), os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, str(HERE / script), *options]
