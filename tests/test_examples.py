@@ -24,11 +24,12 @@ FUNCTIONS = {
 }
 # Without workers, Ray Train calls a function in the process that calls `fit`.
 RUN = """
-import json, sys, ray, ray.train, ray.train.torch
+import json, sys, ray, ray.train, ray.train.torch, torch
 ray.init(address="local", num_cpus=1, include_dashboard=False)
 found, report = {}, ray.train.report
 for name, config in json.loads(sys.argv[1]).items():
     module = __import__(name)
+    torch.manual_seed(0)  # the weights at the start
     trainer = ray.train.torch.TorchTrainer(
         module.train_fn, train_loop_config=config, scaling_config=ray.train.ScalingConfig(num_workers=0)
     )
