@@ -3,7 +3,7 @@
 import inspect
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,7 @@ class SearchPlan(HasObjectives):
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()  # points to try first; none for a resumed search
     warm: WarmStart = field(default_factory=WarmStart)  # the trials of earlier searches
-    notes: tuple[str, ...] = ()  # a line each about the space for the user
+    left_out: Mapping[str, str] = field(default_factory=dict)  # precisions, each with the line that says why
 
     @property
     def trials(self) -> int:
@@ -115,7 +115,7 @@ def plan(config: SearchConfig) -> SearchPlan:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that
     space, left_out = leave_out_emulated(config, build_space(config, source))
-    planned = replace(build_plan(config, source, space), notes=(left_out,) if left_out else ())
+    planned = replace(build_plan(config, source, space), left_out=left_out)
     first = initial_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.size if isinstance(planned.schedule, PopulationBasedTraining) else config.trials
     if len(first) > fresh:

@@ -115,7 +115,7 @@ def _leave_out_fp16(planned: SearchPlan, factors: Mapping[str, float], progress:
     reason = f"the CPU of node {', '.join(sorted(factors))} emulates it"
     space, line = leave_out(planned.space, [Precision.FP16.value], reason, max(factors.values()))
     progress.warn(line)
-    return replace(planned, space=space)
+    return replace(planned, space=space, left_out={Precision.FP16.value: line})
 
 
 def _inspect_cluster(config: SearchConfig, asks_fp16: bool, progress: Progress) -> tuple[Resources, ClusterCheck]:

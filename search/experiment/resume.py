@@ -17,7 +17,7 @@ from search.config.objectives import Objective
 from search.config.search_space import Space, restore_space
 from search.config.task_source import load_task_source
 from search.errors import StoreError, UsageError
-from search.execution.cluster.local_machine import leave_out_emulated
+from search.execution.cluster.local_machine import leave_out_again, leave_out_emulated
 from search.execution.cluster.session_cleanup import remove
 from search.experiment import warm_start
 from search.experiment.code_copy import record_code
@@ -128,6 +128,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
+            "left_out": dict(planned.left_out),
             "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
             "files": provenance.compute_digests(planned.source.imported),
             "tracking_uri": redact(os.environ.get(URI, "")),
@@ -197,7 +198,9 @@ def _restore_plan(
     check_tracking(config, tracking_environment(about))
     source = load_task_source(config.task)
     declared, _ = leave_out_emulated(config, build_space(config, source))
+    declared, lines = leave_out_again(declared, about.get("left_out", {}))  # none of earlier versions
     space, notes = _resolve_space(about, declared)
+    notes += [f"as at the start, {line}" for line in lines]
     planned = build_plan(config, source, space)
     before, current = Objective(about["objective"], about["mode"]), planned.objective
     if before != current:

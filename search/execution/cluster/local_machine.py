@@ -1,7 +1,7 @@
 """Checks before the start of Ray whether this machine can run the search."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -71,6 +71,25 @@ def list_optional_precisions(config: SearchConfig, space: Space) -> list[str]:
     return [str(mode) for mode in parameter.distribution.choices if mode != default]
 
 
+def leave_out_again(space: Space, known: Mapping[str, str]) -> tuple[Space, list[str]]:
+    """Return `space` without the precisions that an earlier driver left out, as far as others remain.
+
+    Args:
+        known: These precisions, each with the line that says why.
+
+    Returns:
+        The space, and the lines of the precisions that are left out now.
+    """
+    parameter = _find_precision(space)
+    if parameter is None:
+        return space, []
+    assert isinstance(parameter.distribution, CategoricalDistribution)
+    modes = [str(mode) for mode in parameter.distribution.choices if mode in known]
+    if not modes or len(modes) == len(parameter.distribution.choices):
+        return space, []
+    return leave_out(space, modes, "", 1.0)[0], [*dict.fromkeys(known[mode] for mode in modes)]
+
+
 def _find_precision(space: Space) -> Parameter | None:
     """Return the parameter that chooses the precision of a trial, or None if it is fixed."""
     if not issubclass(space.config_class, TaskConfig):  # a function may give `precision` another meaning
@@ -78,8 +97,8 @@ def _find_precision(space: Space) -> Parameter | None:
     return next((p for p in space.parameters if p.name == "precision"), None)
 
 
-def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
-    """Return `space` without precisions that this machine only emulates, and a line about them, or "".
+def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, dict[str, str]]:
+    """Return `space` without precisions that this machine only emulates, and these with a line that says why.
 
     Keep precisions that the user named, and the task's default. The nodes of a cluster that the search joins may have
     other processors, so that their check decides.
@@ -88,8 +107,9 @@ def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, str]:
     optional = [] if uses_existing_cluster() else list_optional_precisions(config, space)
     emulated = [m for m in optional if m in find_supported_precisions(device) and is_emulated(device, m)]
     if not emulated:
-        return space, ""
-    return leave_out(space, emulated, "this CPU emulates it", emulation_factor(device) or 1.0)
+        return space, {}
+    space, line = leave_out(space, emulated, "this CPU emulates it", emulation_factor(device) or 1.0)
+    return space, dict.fromkeys(emulated, line)
 
 
 def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) -> tuple[Space, str]:
@@ -106,7 +126,7 @@ def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) ->
     slow = f", and a matrix product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
     line = (
         f"{', '.join(modes)} is left out of the search: {reason}{slow}. "
-        f"--search precision={','.join(map(str, choices))} keeps it"
+        f"A new search with --search precision={','.join(map(str, choices))} keeps it"
     )
     if len(kept) == 1:
         parameters = tuple(p for p in space.parameters if p is not parameter)

@@ -23,6 +23,7 @@ from search.experiment.preflight import (
     load_estimate,
     run_preflight,
 )
+from search.experiment.resume import create_search, open_search
 from search.reporting.console.preflight import format_estimate, print_audit
 from search.reporting.console.tables import create_console
 from trainables.precision import find_supported_precisions
@@ -80,42 +81,53 @@ def emulating(monkeypatch):
 def choices_of(tmp_path, **options):
     config = make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, gpus_per_worker=0, **options)
     planned = plan(config)
-    return next(str(p) for p in planned.space.parameters if p.name == "precision"), planned.notes
+    return next(str(p) for p in planned.space.parameters if p.name == "precision"), planned.left_out
 
 
 def test_emulated_precision_is_left_out_and_told(tmp_path, emulating):
     found, notes = choices_of(tmp_path)
     assert found == "fp32,bf16"
-    assert notes == (
-        "fp16 is left out of the search: this CPU emulates it, and a matrix product takes 50 times as long as in fp32. "
-        "--search precision=fp32,bf16,fp16 keeps it",
-    )
+    assert notes == {
+        "fp16": "fp16 is left out of the search: this CPU emulates it, and a matrix product takes 50 times as long "
+        "as in fp32. A new search with --search precision=fp32,bf16,fp16 keeps it",
+    }
 
 
 @pytest.mark.parametrize("named", [{"search": {"precision": "fp32,fp16"}}, {"try": [{"precision": "fp16"}]}])
 def test_emulated_precision_that_was_named_stays(tmp_path, emulating, named):
     found, notes = choices_of(tmp_path, **named)
     assert "fp16" in found
-    assert notes == ()
+    assert notes == {}
 
 
 def test_precision_that_nodes_emulate_is_left_out_of_a_joined_search(emulating, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     config = make_config(f"{TASKS / 'toy.py'}:Toy")
     space = build_space(config, load_task_source(config.task))
-    assert local_machine.leave_out_emulated(config, space) == (space, ""), "the driver's CPU does not count"
+    assert local_machine.leave_out_emulated(config, space) == (space, {}), "the driver's CPU does not count"
     assert local_machine.list_optional_precisions(config, space) == ["bf16", "fp16"]
     narrowed, line = local_machine.leave_out(space, ["fp16"], "the CPU of node 10.0.0.1 emulates it", 40.0)
     assert [str(p) for p in narrowed.parameters if p.name == "precision"] == ["fp32,bf16"]
     assert line == (
         "fp16 is left out of the search: the CPU of node 10.0.0.1 emulates it, and a matrix product takes 40 times as "
-        "long as in fp32. --search precision=fp32,bf16,fp16 keeps it"
+        "long as in fp32. A new search with --search precision=fp32,bf16,fp16 keeps it"
     )
 
 
 def test_native_precision_stays(tmp_path, emulating, monkeypatch):
     monkeypatch.setattr(modes, "is_fp16_product_native", lambda: True)
-    assert choices_of(tmp_path) == ("fp32,bf16,fp16", ())
+    assert choices_of(tmp_path) == ("fp32,bf16,fp16", {})
+
+
+def test_resume_names_why_a_precision_is_left_out(tmp_path, emulating, monkeypatch):
+    planned = plan(make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, gpus_per_worker=0))
+    planned.config.local_path.mkdir(parents=True)
+    create_search(planned).store.close()
+    monkeypatch.setattr(modes, "is_fp16_product_native", lambda: True)
+    _, resumed = open_search(planned.config.path, {})
+    resumed.store.close()
+    (line,) = (note for note in resumed.notes if "fp16" in note)
+    assert line.startswith("as at the start, fp16 is left out of the search: this CPU emulates it")
 
 
 def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch):
