@@ -30,5 +30,7 @@ def configure_libraries() -> None:
     os.environ.update({key: value for key, value in SETTINGS.items() if key not in os.environ})
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+    # The tracker shows errors of a database, which MLflow would log with their traceback at each try.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # Tune looks for the files of its own loggers, which are off, and logs an error per trial.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

@@ -1,4 +1,6 @@
 import math
+import re
+import resource
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 from PIL import Image
 
 from search.config import load_config
+from search.config.libraries import configure_libraries
 from search.config.objectives import Objective
 from search.study.study import create_study
 from search.tracking import tracker as tracking
@@ -384,6 +387,29 @@ def test_store_that_is_back_is_told_what_it_missed(tmp_path, monkeypatch):
     assert unkept.startswith("the environment of the search cannot be stored: ")
     assert "no route to host. The search continues, and sends it later" in lost
     assert back.endswith(" is back, and gets the missed events")
+
+
+def test_database_on_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch, capfd):
+    configure_libraries()
+    monkeypatch.setattr(tracking, "RETRY_S", 0.1)
+    settings, said, before = config(tmp_path), [], resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def say(line):
+        said.append(line)
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        tracker = track(settings, say=say)
+        play(tracker)
+        finish(tracker)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    check_runs(tracker)
+    lost, back = said
+    assert re.fullmatch(r"MLflow at sqlite:\S+ fails: [^:\n]+\. The search continues, and sends it later", lost)
+    assert back.endswith(" is back, and gets the missed events")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_full_disk_hides_nothing_that_mlflow_lacks(tmp_path, monkeypatch):
