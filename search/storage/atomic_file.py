@@ -11,6 +11,7 @@ import psutil
 from trainables.filesystem.paths import RemotePath, StoragePath, replacing, upload
 
 LEFT_AFTER_S = 60.0
+JOURNALS = ("-journal", "-wal", "-shm")  # of SQLite
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def atomic_path(path: StoragePath) -> Iterator[Path]:
             yield Path(folder, path.name)
             upload(Path(folder, path.name), path)
         return
-    _remove_leftovers(path)
+    remove_leftovers(path)
     with replacing(path) as temporary:
         yield temporary
 
@@ -35,14 +36,14 @@ def write_atomic(path: StoragePath, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed processes next to `path`.
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary files of killed processes next to `path`, with the journals of temporary databases.
 
     A recent file stays, since the process that writes it may run on another machine.
     """
-    for file in path.parent.glob(f"{path.name}.*.tmp"):
-        number = file.name.removeprefix(f"{path.name}.").removesuffix(".tmp")
+    for file in path.parent.glob(f"{path.name}.*.tmp*"):
+        number, _, ending = file.name.removeprefix(f"{path.name}.").partition(".tmp")
         with suppress(FileNotFoundError):  # another process removed it
             old = time.time() - file.stat().st_mtime > LEFT_AFTER_S
-            if old and number.isdigit() and not psutil.pid_exists(int(number)):
+            if old and ending in ("", *JOURNALS) and number.isdigit() and not psutil.pid_exists(int(number)):
                 file.unlink()

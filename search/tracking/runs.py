@@ -20,6 +20,7 @@ from search.config import SearchConfig
 from search.config.objectives import Objective
 from search.config.search_config import OPTIONS
 from search.config.search_space import Parameter
+from search.storage.atomic_file import remove_leftovers
 from search.study.datasets import Told
 from search.study.trial import get_outcome
 from search.tracking import provenance
@@ -354,15 +355,20 @@ def create_database(uri: str) -> None:
     from mlflow.tracking import MlflowClient
 
     path = get_sqlite_path(uri)
-    if path is None or path.exists():
+    if path is None:
+        return
+    remove_leftovers(path)
+    if path.exists():
         return
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # of a killed process that had this number
-    MlflowClient(tracking_uri=f"sqlite:///{temporary}")
-    # Another search may have been first. On a file system without links, MlflowClient creates the database itself.
-    with suppress(OSError):
-        os.link(temporary, path)
-    temporary.unlink()
+    try:
+        MlflowClient(tracking_uri=f"sqlite:///{temporary}")
+        # Another search may have been first. On a file system without links, MlflowClient creates the database itself.
+        with suppress(OSError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

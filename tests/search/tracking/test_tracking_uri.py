@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -118,7 +119,11 @@ def test_process_killed_as_it_creates_a_database_leaves_none(tmp_path):
     process.kill()
     process.wait()
     assert not (tmp_path / "mlflow.db").exists()
+    for file in [*tmp_path.iterdir(), *(tmp_path / f"{file.name}-journal" for file in tmp_path.glob("*.tmp"))]:
+        file.touch()
+        os.utime(file, (0, 0))
     create_database(uri)
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
     assert MlflowClient(uri).search_experiments()
     create_database(uri)  # as it is there, nothing happens
     assert (tmp_path / "mlflow.db").stat().st_nlink == 1
