@@ -1,4 +1,4 @@
-"""Training functions of a user who comes from Ray Train. They know nothing of a search."""
+"""A training function of a user who comes from Ray Train. It knows nothing of a search."""
 
 import os
 import tempfile
@@ -51,20 +51,3 @@ def train_fn(config):
                 torch.save({**state, "optimizer": optimizer.state_dict()}, os.path.join(folder, "state.pt"))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             ray.train.report(metrics, checkpoint=checkpoint)
-
-
-def careless(config):
-    """Without checkpoints, and an `except Exception` around everything: it would go on for ever."""
-    assert ray.train.get_checkpoint() is None
-    assert set(config) == {"x", "epochs", "seed", "calls"}
-    with open(config["calls"], "a") as calls:
-        print(os.getpid(), config["x"], file=calls)
-    if config["x"] > 0.6:
-        raise ValueError("x is too large")
-    epoch = 0
-    while True:
-        epoch += 1
-        try:
-            ray.train.report({"loss": (config["x"] - 0.3) ** 2 + 1 / epoch, "note": "text"})
-        except Exception:  # what users write
-            Path(config["calls"]).with_name("swallowed").touch()
