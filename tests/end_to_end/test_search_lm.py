@@ -14,7 +14,7 @@ from trainables.training.trainer import train
 SIZES = "width=16 depth=1 heads=2 length=16 samples=400 batch_size=2 test_samples=20 epochs=3 optimizer=adamw"
 OPTIONS = ["lm", "--workers", "2", "--trials", "3", "--concurrency", "1", "--scheduler", "none"]
 POINTS = [part for name in ("bf16", "fp16") for part in ("--try", f"precision={name}")]
-TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}  # in fp16, other windows may overflow
 
 
 @pytest.mark.slow
