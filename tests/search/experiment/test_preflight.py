@@ -159,12 +159,12 @@ def test_audit_runs_in_its_process_and_leaves_its_costs(tmp_path, capsys):
 
 
 def test_audit_of_a_task_that_ends_its_process_is_an_error(tmp_path):
-    (tmp_path / "leaving.py").write_text(
+    (tmp_path / "ending.py").write_text(
         "import os\nfrom trainables.task import Task, TaskConfig\n\n\nclass Leaving(Task[TaskConfig]):\n"
         "    objective = 'val/loss'\n\n    def build(self):\n        print('gone', flush=True)\n        os._exit(7)\n\n"
         "    def train_batches(self, epoch): ...\n    def loss(self, batch): ...\n    def evaluate(self): ...\n"
     )
-    audit = run_preflight(plan(make_config(f"{tmp_path / 'leaving.py'}:Leaving", storage=tmp_path / "runs")))
+    audit = run_preflight(plan(make_config(f"{tmp_path / 'ending.py'}:Leaving", storage=tmp_path / "runs")))
     (finding,) = audit["findings"]
     assert (finding["name"], finding["figure"]) == ("training-fails", "the process ended with code 7: gone")
 
