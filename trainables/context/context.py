@@ -54,7 +54,7 @@ class Context:
         self.local_world_size = local_world_size or world_size
         self._mesh: DeviceMesh | None = None
         self._hybrid_mesh: DeviceMesh | None = None
-        self._own_group: ProcessGroup | None = None  # of all ranks, if a context created it
+        self.own_group: ProcessGroup | None = None  # of all ranks, if a context created it
 
     @property
     def mesh(self) -> "DeviceMesh":
@@ -88,10 +88,10 @@ class Context:
 
         if not dist.is_initialized():
             create_single_rank_group(self.device)
-            self._own_group = dist.group.WORLD
-        elif any(user._own_group is dist.group.WORLD for user in _GROUP_USERS):  # the code of a task may replace it
-            self._own_group = dist.group.WORLD
-        if self._own_group is not None:
+            self.own_group = dist.group.WORLD
+        elif any(user.own_group is dist.group.WORLD for user in _GROUP_USERS):  # the code of a task may replace it
+            self.own_group = dist.group.WORLD
+        if self.own_group is not None:
             _GROUP_USERS.add(self)
         return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
@@ -103,9 +103,9 @@ class Context:
                     dist.destroy_process_group(group)
             private_api.clear_sharding_cache()  # it would give the next equal mesh these groups
         self._mesh = self._hybrid_mesh = None
-        own, self._own_group = self._own_group, None
+        own, self.own_group = self.own_group, None
         _GROUP_USERS.discard(self)
-        if own is not None and own is dist.group.WORLD and not any(user._own_group is own for user in _GROUP_USERS):
+        if own is not None and own is dist.group.WORLD and not any(user.own_group is own for user in _GROUP_USERS):
             dist.destroy_process_group()
 
     def for_next_trial(self) -> "Context":
