@@ -40,6 +40,7 @@ def create_scheduler(config: SearchConfig, epochs: int, mode: Mode, judged_from:
         return MedianStoppingScheduler(int(limit), int(config.grace_period or judged_from), mode)
     if config.scheduler == "pbt":
         return _create_pbt(config, int(limit), mode, judged_from)
+    assert config.scheduler == "none", f"{config.scheduler} must be created here"
     return ASHAScheduler.without_stopping(limit, mode, config.fidelity)
 
 
