@@ -119,6 +119,7 @@ def run(benchmark: Benchmark, folder: Path, about: str, commit: str, limit_s: fl
         return f"failed: ended after {limit_s:.0f} s, which is too long", seconds
     if process.returncode:
         last = said.splitlines()[-1] if said else f"exit code {process.returncode}"
+        last = last.replace("|", "/").replace("`", "'")  # it becomes a cell of a table
         if MISSING in last:
             return f"skipped: {last}", seconds
         print(said[-3000:], file=sys.stderr, flush=True)
