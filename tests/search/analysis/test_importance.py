@@ -65,9 +65,9 @@ def without(name, kinds):
 @pytest.mark.slow
 def test_conditional_parameter_matters_only_where_it_applies():
     """It is not taken for what decides whether it applies."""
-    found = find_importances(drawn(40, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), 0, without("noise", "bc")))
+    found = find_importances(drawn(60, lambda p, draw: 2.0 * ("noise" in p) + draw.random(), 0, without("noise", "bc")))
     assert found.significant_names == ["kind"]
-    scored = drawn(60, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), 0, without("noise", "c"))
+    scored = drawn(80, lambda p, draw: p.get("noise", 0.5) + 0.1 * draw.random(), 0, without("noise", "c"))
     names = find_importances(scored).significant_names
     assert names[0] == "noise"
     assert not {"lr", "width"} & {*names}
@@ -85,7 +85,7 @@ def test_few_trials_constants_and_equal_values_show_nothing():
 @pytest.mark.slow
 def test_weaker_parameters_are_told_in_their_order():
     found = find_importances(
-        drawn(70, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
+        drawn(100, lambda p, draw: by_rate(p, draw) + 1.5 * (p["kind"] == "a") + 0.1 * p["width"], seed=1)
     )
     assert found.significant_names[:2] == ["lr", "kind"]
     assert "noise" not in found.significant_names
@@ -98,7 +98,7 @@ def test_chance_alone_makes_no_parameter_significant(seed):
 
 @pytest.mark.slow
 def test_interaction_counts_for_both_parameters():
-    found = find_importances(drawn(70, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
+    found = find_importances(drawn(100, lambda p, draw: float((p["noise"] > 0.5) == (p["width"] > 4)), seed=1))
     assert sorted(found.significant_names[:2]) == ["noise", "width"]
     assert all(one.share > 0.4 for one in found.each[:2])
 
