@@ -73,7 +73,13 @@ def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistributi
 
 def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     adapter = build_type_adapter(field)
-    values = [validate(f"--search {name}", adapter, choice.strip()) for choice in text.split(",")]
+    choices = [choice.strip() for choice in text.split(",")]
+    try:
+        values = [validate(f"--search {name}", adapter, choice) for choice in choices]
+    except UsageError:
+        if len(choices) == 1 and {int, float} & _get_types(field):  # e.g. 8-64, which is no range
+            raise UsageError(f"--search {name} must be like 1..8 or 1,2,4, but got {text!r}.") from None
+        raise
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
         raise UsageError(

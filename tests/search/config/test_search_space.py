@@ -87,6 +87,7 @@ def test_field_without_a_declared_range_can_be_searched():
         ({}, {"lr": "-1..1"}, "--search lr must be above 0 on a log scale, but got -1..1. "
                               "Raise the lower bound or say :linear."),
         ({}, {"lr": "a..b"}, "--search lr must be a valid number, but got 'a'."),
+        ({}, {"hidden": "8-64"}, "--search hidden must be like 1..8 or 1,2,4, but got '8-64'."),
         ({}, {"lr": "1e-3..1e-2:lag"}, "--search lr must have the options log, linear or step=..., but got 'lag'."),
         ({}, {"hidden": "1..1000"}, "--search hidden must be less than or equal to 512, but got '1000'."),
         ({}, {"layers": "1.5..3"}, "--search layers must be a valid integer, but got '1.5'."),
