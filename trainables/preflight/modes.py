@@ -204,7 +204,8 @@ def _compare(
             measured = _measure(prober, name, loss, batch, precision)
         except Exception as error:  # whatever the task raises in this mode ends each of its trials
             kind = "half-precision-constant" if CONSTANT_ERROR in str(error) else "mode-fails"
-            return [make_finding(kind, subject, f"{type(error).__name__}: {str(error).splitlines()[0]}")], []
+            message = str(error).partition("\n")[0]  # an assert may have none
+            return [make_finding(kind, subject, f"{type(error).__name__}: {message}")], []
         if not math.isfinite(got.loss) and math.isfinite(reference.loss):
             figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
             return [make_finding("mode-not-finite", subject, figure)], []

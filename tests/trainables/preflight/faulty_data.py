@@ -118,6 +118,14 @@ class OtherDtype(Small):
         return self.modules["model"][2](chosen).square().mean(), len(batch[0])
 
 
+@fault("mode-fails", modes=["bf16"])
+class BareAssert(Small):
+    def loss(self, batch):
+        predicted = self.modules["model"](batch[0])
+        assert predicted.dtype == torch.float32
+        return F.mse_loss(predicted, batch[1]), len(predicted)
+
+
 @fault("mode-not-finite", modes=["fp16"])
 class LargeValues(Small):
     def loss(self, batch):
