@@ -247,6 +247,8 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
         if staging is not None and staging.is_dir():  # PyTorch's writer hides the error of a full disk
             is_full = is_full or shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES
     reasons = [reason for reason in context.gather((failed, is_full)) if reason[0]]
+    if reasons and staging is not None and context.rank == 0 and isinstance(path, Path):
+        shutil.rmtree(staging, ignore_errors=True)  # a full disk needs the room, and a resume writes elsewhere
     if any(full for _, full in reasons):
         raise file.DiskFullError(
             errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging if staging and isinstance(path, RemotePath) else path)

@@ -414,6 +414,7 @@ def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
 def test_full_disk_of_one_rank_is_an_error_of_all(pair, tmp_path):
     for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), True):
         assert message == f"DiskFullError: [Errno 28] No space left on device: '{tmp_path}/epoch.pt'"
+    assert not [*tmp_path.iterdir()], "no part takes room"
 
 
 def test_single_rank_makes_and_ends_a_process_group():
