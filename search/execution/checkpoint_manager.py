@@ -9,6 +9,7 @@ from pathlib import Path
 from optuna.trial import FrozenTrial
 
 from search.config.objectives import Objective, select_non_dominated
+from search.errors import StoreError
 from search.storage.requests import DeletionQueue, retry_while_unavailable
 from search.study.trial import (
     WITH_RESULT,
@@ -113,7 +114,7 @@ class CheckpointManager:
         Return (None, 0) if the parent has no checkpoint: the copy then trains from the start.
 
         Raises:
-            StoreError: The bucket stays unavailable.
+            StoreError: The bucket stays unavailable, or the disk cannot be written, e.g. because it is full.
         """
         for epoch, report in sorted(get_reports(parent).items(), reverse=True):
             path = self.get_trial_folder(number) / f"copied-from-{parent.number}.pt"
@@ -201,6 +202,10 @@ def _try_link(source: StoragePath, target: StoragePath) -> bool:
         checkpoint.link(source, target)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if isinstance(target, RemotePath):
+            raise  # it may become available
+        raise StoreError(f"{target} cannot be written: {error}") from error
     return True
 
 

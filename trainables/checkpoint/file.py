@@ -138,6 +138,7 @@ def link(source: StoragePath, target: StoragePath) -> None:
 
     Raises:
         FileNotFoundError: The checkpoint does not exist.
+        OSError: The second name cannot be written, e.g. on a full disk.
     """
     if isinstance(source, RemotePath) or isinstance(target, RemotePath):
         _copy(source, target)
@@ -145,9 +146,15 @@ def link(source: StoragePath, target: StoragePath) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        shutil.copytree(source, temporary)
-        paths.remove_tree(target)  # of a driver that died after it had copied
-        os.replace(temporary, target)
+        paths.remove_tree(temporary)  # of a killed process that had this number
+        try:
+            shutil.copytree(source, temporary)
+            paths.remove_tree(target)  # of a driver that died after it had copied
+            os.replace(temporary, target)
+        except shutil.Error as error:  # the errors of all files, each with source and target
+            raise OSError(error.args[0][0][2]) from error
+        finally:
+            paths.remove_tree(temporary)
         return
     for old, new in ((source, target), (with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))):
         with paths.replacing(new) as temporary:

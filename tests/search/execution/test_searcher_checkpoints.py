@@ -10,6 +10,7 @@ from optuna.samplers import RandomSampler
 from search.analysis.best_trials import find_pareto_front
 from search.config.objectives import Objective
 from search.config.search_space import resolve_space
+from search.errors import StoreError
 from search.execution import checkpoint_manager
 from search.execution.checkpoint_manager import CheckpointManager, measure_largest
 from search.storage import requests
@@ -203,6 +204,14 @@ def test_trial_is_copied_from_the_newest_checkpoint_in_a_bucket(in_bucket, monke
     assert (path, epoch) == (str(folder / "1" / "copied-from-0.pt"), 2)
     assert checkpoint.load(parse_path(path)) == {"epoch": 2}
     assert "the search's bucket is lost" in caplog.text
+
+
+def test_copy_without_room_on_the_disk_is_one_line(make_searcher, monkeypatch):
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    save(searcher, "t0", begin(searcher), 1, 0.3)
+    monkeypatch.setattr(checkpoint, "link", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match=r"copied-from-0\.pt cannot be written: \[Errno 28\] No space left on device"):
+        searcher.reports.checkpoints.copy(searcher.study.get_trial(0), 1)
 
 
 def finish_trials(searcher, losses, outcome="pruned"):

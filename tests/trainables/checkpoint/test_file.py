@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import pickle
 import re
+import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -181,6 +183,20 @@ def test_second_name_keeps_a_directory_that_is_deleted(anywhere):
     checkpoint.delete(first)
     assert not first.exists()
     assert [(second / name).read_text() for name in list_files(second)] == names
+
+
+def test_directory_that_cannot_be_copied_leaves_no_part(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / ABOUT).write_text("about")
+    left = tmp_path / f"second.{os.getpid()}.tmp"
+    left.mkdir()  # of a killed process with this number
+    checkpoint.link(first, second)
+    monkeypatch.setattr(shutil, "copystat", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device$"):
+        checkpoint.link(first, second)
+    assert not left.exists()
+    assert (second / ABOUT).read_text() == "about"
 
 
 def test_second_name_of_a_missing_checkpoint_raises_an_error(anywhere):
