@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from search.config.search_space import Parameter, Space, list_values
 
 FIXED = "fixed_params"  # the system attribute of a trial that holds its enqueued values
+CLOSE = 1e-10  # relative difference of floats that may be equal except for rounding
 DRAWN = 4  # draws from the sampler, before an untried config is chosen at random
 
 
@@ -33,11 +34,11 @@ class DistinctSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        others = (other for other in study.get_trials(deepcopy=False) if other.number != trial.number)
-        tried = [other.params for other in others if other.state != TrialState.WAITING]
+        others = study.get_trials(deepcopy=False)  # enqueued ones have no parameters yet
+        tried = [params for other in others if (params := other.params) and other.number != trial.number]
         for _ in range(DRAWN):
             values = self._draw(self.sampler, study, trial)
-            if not any(_is_duplicate(values, params) for params in tried):
+            if not _is_tried(values, tried):
                 return values
         tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(trial.system_attrs.get(FIXED, {}))
         keys = {_build_key(combination): combination for combination in self.space.list_combinations() or []}
@@ -70,6 +71,15 @@ class DistinctSampler(BaseSampler):
         return self.space.choose(draw_value)
 
 
+def _is_tried(values: dict[str, Any], tried: Sequence[dict[str, Any]]) -> bool:
+    """Return whether one of `tried` has the same key as `values`. A float tells most of them apart in one pass."""
+    if name := next((name for name in values if isinstance(values[name], float)), None):
+        value = values[name]
+        low, high = value - CLOSE * abs(value), value + CLOSE * abs(value)
+        tried = [params for params in tried if isinstance(params.get(name), float) and low <= params[name] <= high]
+    return any(_is_duplicate(values, params) for params in tried)
+
+
 def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
     """Return whether both have the same key. Keys are slow, so they are built for nearly equal values only."""
     nearly = values.keys() == others.keys() and all(_is_nearly_equal(values[name], others[name]) for name in values)
@@ -78,7 +88,7 @@ def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
 
 def _is_nearly_equal(value: Any, other: Any) -> bool:
     both_float = isinstance(value, float) and isinstance(other, float)
-    return math.isclose(value, other, rel_tol=1e-10) if both_float else bool(value == other)
+    return math.isclose(value, other, rel_tol=CLOSE) if both_float else bool(value == other)
 
 
 def _build_key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.config.search_space import resolve_space
-from search.samplers.distinct import _is_duplicate
+from search.samplers.distinct import _is_tried
 from search.samplers.factory import create_sampler
 from search.study.study import create_study
 from tests.search.objectives import VAL_LOSS
@@ -82,8 +82,8 @@ def test_combinations_are_listed_for_small_finite_spaces_alone():
 
 
 @given(st.floats(1e-9, 1e9), st.floats(-3e-12, 3e-12))
-def test_values_are_duplicates_if_twelve_digits_agree(value, off):
+def test_values_are_tried_again_if_twelve_digits_agree(value, off):
     moved = value * (1 + off)
-    assert _is_duplicate({"lr": value, "n": 1}, {"n": 1, "lr": moved}) == (f"{value:.12g}" == f"{moved:.12g}")
-    assert not _is_duplicate({"lr": value, "n": 1}, {"lr": moved, "n": 2})
-    assert not _is_duplicate({"lr": value}, {"lr": moved, "n": 1})
+    others = [{"n": 1}, {"n": 1, "lr": None}, {"n": 2, "lr": moved}, {"lr": moved}]
+    assert not _is_tried({"lr": value, "n": 1}, others)
+    assert _is_tried({"lr": value, "n": 1}, [*others, {"n": 1, "lr": moved}]) == (f"{value:.12g}" == f"{moved:.12g}")
