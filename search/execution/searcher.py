@@ -2,6 +2,7 @@
 
 import logging
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -21,7 +22,15 @@ from search.samplers.perturbation import perturb
 from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from search.schedulers.pbt import format_replacement_reason
 from search.study.study import SearchStudy
-from search.study.trial import get_end_time, get_outcome, get_reports, intermediate_values, is_confirming, max_epochs
+from search.study.trial import (
+    TrialCache,
+    get_end_time,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+    is_confirming,
+    max_epochs,
+)
 from trainables.filesystem.paths import StoragePath
 from trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
 
@@ -63,7 +72,9 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangFailureRecorder
         self._live: dict[str, int] = {}  # trial number by Tune's trial
-        self._progress: dict[int, tuple[FrozenTrial, bool, TrialProgress]] = {}  # a cache with its arguments
+        self._progress = TrialCache(self._build_progress)
+        self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
+        self._num_checked = 0
 
     # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
     # instead, and lets the gangs end normally.
@@ -158,7 +169,8 @@ class StudySearcher(Searcher):
         while not self.limits.stopping.is_set():
             decision = None
             if not self.limits.search_over.is_set():
-                trials = [self._progress_of(trial) for trial in self.study.get_searched_trials()]
+                progress = self._progress.get_all(self.study.get_all_trials(), self.study.live)
+                trials = [trial for is_searched, trial in progress if is_searched]
                 decision = self.schedule.next_action(trials, len(trials) < self.limits.trials)
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
@@ -199,18 +211,13 @@ class StudySearcher(Searcher):
         return self._progress_of(self.study.get_trial(number)).is_complete(self.schedule.limit)
 
     def _progress_of(self, trial: FrozenTrial) -> TrialProgress:
-        """Return the progress of `trial` from a cache: the study replaces a trial instead of changing it."""
-        is_live = trial.number in self.study.live
-        known = self._progress.get(trial.number)
-        if known is None or known[0] is not trial or known[1] != is_live:
-            known = (trial, is_live, self._build_progress(trial, is_live))
-            self._progress[trial.number] = known
-        return known[2]
+        return self._progress.get(trial, self.study.live)[1]
 
-    def _build_progress(self, trial: FrozenTrial, is_live: bool) -> TrialProgress:
+    def _build_progress(self, trial: FrozenTrial, is_live: bool) -> tuple[bool, TrialProgress]:
+        """Return whether the search has begun `trial`, with a confirming run excluded, and its progress."""
         state: Literal["running", "waiting"] = "running" if is_live else "waiting"
         copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
-        return TrialProgress(
+        progress = TrialProgress(
             trial.number,
             intermediate_values(trial),
             state if trial.state == TrialState.RUNNING else "ended",
@@ -221,8 +228,17 @@ class StudySearcher(Searcher):
             broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in ("diverged", "failed"),
             epochs=max_epochs(trial),
             spent=None if self.schedule.unit == "epochs" else cumulative_cost(get_reports(trial), self.schedule.unit),
-            confirmed_before=sum(t.number < trial.number and is_confirming(t) for t in self.study.get_trials()),
+            confirmed_before=self._count_confirming_before(trial.number),
         )
+        return trial.state != TrialState.WAITING and not is_confirming(trial), progress
+
+    def _count_confirming_before(self, number: int) -> int:
+        """Return how many trials before `number` are confirming runs. A trial is one from its creation on, or never."""
+        for checked in range(self._num_checked, number):
+            if is_confirming(self.study.get_trial(checked)):
+                self._confirming.append(checked)
+        self._num_checked = max(self._num_checked, number)
+        return bisect_left(self._confirming, number)
 
     def _start_segment(self, segment: Segment) -> SegmentAssignment | None:
         if segment.copied_from is not None:

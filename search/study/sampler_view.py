@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Objective
-from search.study.trial import get_outcome, intermediate_values, is_confirming, objective_values
+from search.study.trial import TrialCache, get_outcome, intermediate_values, is_confirming, objective_values
 
 
 class StudyWithObjectives(Protocol):
@@ -29,7 +29,7 @@ def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequ
     A trial that waits at a rung is shown as pruned there. Samplers learn nothing from the reports of a RUNNING trial,
     although this one may never report more.
     """
-    shown: dict[int, tuple[FrozenTrial, FrozenTrial]] = {}
+    shown = TrialCache(lambda trial, is_live: _show_trial(trial, study, is_live))
     last: tuple[list[FrozenTrial], set[int], list[FrozenTrial]] = [], set(), []  # a suggestion asks several times
 
     class View(type(storage)):  # type: ignore[misc]
@@ -37,10 +37,13 @@ def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequ
             self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
         ) -> list[FrozenTrial]:
             nonlocal last
-            trials = super().get_all_trials(study_id, deepcopy=deepcopy)
+            if states == (TrialState.WAITING,):  # asked for each suggestion, and shown as they are
+                return super().get_all_trials(study_id, deepcopy, states)
+            trials = super().get_all_trials(study_id, deepcopy=False)
             if not _are_same(trials, last[0]) or study.live != last[1]:
                 last = trials, {*study.live}, [*earlier, *_show_trials(trials, study, shown)]
-            return [trial for trial in last[2] if states is None or trial.state in states]
+            found = [*last[2]] if states is None else [trial for trial in last[2] if trial.state in states]
+            return copy.deepcopy(found) if deepcopy else found
 
     view = View.__new__(View)
     view.__dict__ = storage.__dict__  # shared, since a copy would miss later changes
@@ -53,7 +56,7 @@ def _are_same(trials: Sequence[FrozenTrial], others: Sequence[FrozenTrial]) -> b
 
 
 def _show_trials(
-    trials: Sequence[FrozenTrial], study: StudyWithObjectives, shown: dict[int, tuple[FrozenTrial, FrozenTrial]]
+    trials: Sequence[FrozenTrial], study: StudyWithObjectives, shown: TrialCache[FrozenTrial | None]
 ) -> list[FrozenTrial]:
     """Return `trials` as samplers should see them.
 
@@ -65,28 +68,34 @@ def _show_trials(
     stores the parents of a generation, which must not lose their values when they continue.
 
     Args:
-        shown: A cache of shown trials by number. A trial that has changed is another object.
+        trials: All trials of the study, by number.
+        shown: The results of `_show_trial`. Most do not change between two suggestions.
     """
-    several, seen = len(study.objectives) > 1, []
-    for trial in trials:
-        if is_confirming(trial):
-            continue
-        stands = study.extrapolates or trial.number not in study.live
-        paused = trial.state == TrialState.RUNNING and stands and intermediate_values(trial)
-        pruned = get_outcome(trial) == "pruned" if several else trial.state == TrialState.PRUNED and study.compared
-        if paused or pruned:
-            if trial.number not in shown or shown[trial.number][0] is not trial:
-                shown[trial.number] = (trial, _as_stopped(trial, study))
-            trial = shown[trial.number][1]
-        seen.append(trial)
-    if study.extrapolates and not several:
+    several = len(study.objectives) > 1
+    seen = [trial for trial in shown.get_all(trials, study.live) if trial is not None]
+    if not several and not study.extrapolates:
+        return seen
+    if not several:
         seen = _extrapolate(seen, study)
     points = [trial.values for trial in seen if trial.state == TrialState.COMPLETE]
-    if not (several or study.extrapolates) or not points:
+    if not points:
         return seen
     columns = zip(study.objectives, zip(*points, strict=True), strict=True)
     worst = [objective.worst(column) for objective, column in columns]
     return [_with_values(trial, worst) if get_outcome(trial) == "diverged" else trial for trial in seen]
+
+
+def _show_trial(trial: FrozenTrial, study: StudyWithObjectives, is_live: bool) -> FrozenTrial | None:
+    """Return `trial` as it is shown with no regard to others, or None for a confirming run."""
+    if is_confirming(trial):
+        return None
+    stands = study.extrapolates or not is_live
+    paused = trial.state == TrialState.RUNNING and stands and intermediate_values(trial)
+    if len(study.objectives) > 1:
+        pruned = get_outcome(trial) == "pruned"
+    else:
+        pruned = trial.state == TrialState.PRUNED and study.compared is not None
+    return _as_stopped(trial, study) if paused or pruned else trial
 
 
 def _as_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:

@@ -96,9 +96,13 @@ class SearchStudy:
         *others, (start, _) = self._drivers
         self._storage.set_study_user_attr(self._id, DRIVERS, [*others, (start, at)])
 
+    def get_all_trials(self) -> list[FrozenTrial]:
+        """Return all trials by number, enqueued ones included. Do not change them."""
+        return self._storage.get_all_trials(self._id, deepcopy=False)
+
     def get_trials(self) -> list[FrozenTrial]:
         """Return all trials that have begun. Do not change them."""
-        return [trial for trial in self._get_all_trials() if trial.state != TrialState.WAITING]
+        return [trial for trial in self.get_all_trials() if trial.state != TrialState.WAITING]
 
     def get_searched_trials(self) -> list[FrozenTrial]:
         """Return `get_trials` without the confirming runs."""
@@ -106,12 +110,12 @@ class SearchStudy:
 
     def enqueue(self, values: dict[str, Any]) -> None:
         """Enqueue `values` as the next trial, unless they were tried or are enqueued."""
-        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self._get_all_trials()]:
+        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self.get_all_trials()]:
             self._study.enqueue_trial(values)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
         """Begin a trial. Return its number and its values."""
-        trials = self._get_all_trials()
+        trials = self.get_all_trials()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
         self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space)
         trial = self._study.ask()
@@ -124,7 +128,7 @@ class SearchStudy:
 
     def get_next_number(self) -> int:
         """Return the number of the next copy."""
-        return len(self._get_all_trials())
+        return len(self.get_all_trials())
 
     def create_copy(self, space: Space, values: dict[str, Any], attributes: dict[str, Any]) -> int:
         """Begin a trial with `values` in one write, which is atomic. Return its number."""
@@ -198,9 +202,6 @@ class SearchStudy:
 
     def get_trial(self, number: int) -> FrozenTrial:
         return self._storage.get_trial(self._get_trial_id(number))
-
-    def _get_all_trials(self) -> list[FrozenTrial]:
-        return self._storage.get_all_trials(self._id, deepcopy=False)
 
     def _get_trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)

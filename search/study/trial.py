@@ -1,7 +1,7 @@
 """The outcome, reports and values of a trial."""
 
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -10,6 +10,39 @@ from search.config.objectives import Objective
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result
+Value = TypeVar("Value")
+
+
+class TrialCache(Generic[Value]):
+    """Values that are computed from the trials of a study, kept until a trial changes. Then it is another object.
+
+    Args:
+        compute: Returns the value of a trial, given whether a gang trains it at present.
+    """
+
+    def __init__(self, compute: Callable[[FrozenTrial, bool], Value]) -> None:
+        self._compute = compute
+        self._trials: Sequence[FrozenTrial] = []
+        self._live: set[int] = set()
+        self._values: list[Value] = []
+
+    def get(self, trial: FrozenTrial, live: set[int]) -> Value:
+        """Return the value of `trial`. `live` has the numbers of the trials that a gang trains."""
+        number, is_live = trial.number, trial.number in live
+        if number < len(self._trials) and self._trials[number] is trial and (number in self._live) == is_live:
+            return self._values[number]
+        return self._compute(trial, is_live)
+
+    def get_all(self, trials: Sequence[FrozenTrial], live: set[int]) -> Sequence[Value]:
+        """Return the values of `trials`, which are all of a study, by number."""
+        changed = {n for n, (trial, known) in enumerate(zip(trials, self._trials, strict=False)) if trial is not known}
+        changed |= {n for n in self._live ^ live if n < len(self._trials)}
+        new = range(len(self._trials), len(trials))
+        values = self._values + [self._compute(trials[number], number in live) for number in new]
+        for number in changed:
+            values[number] = self._compute(trials[number], number in live)
+        self._trials, self._live, self._values = trials, {*live}, values
+        return values
 
 
 def get_outcome(trial: FrozenTrial) -> str:

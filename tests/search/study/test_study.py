@@ -12,7 +12,7 @@ from search.errors import UsageError
 from search.samplers.factory import create_sampler
 from search.study.record import load_search
 from search.study.study import create_study
-from search.study.trial import get_best_epoch, get_best_value, get_outcome, get_reports
+from search.study.trial import TrialCache, get_best_epoch, get_best_value, get_outcome, get_reports
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SAMPLERS, SPACE, complete
 
@@ -83,6 +83,21 @@ def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constr
     trial = study.get_trial(number)
     assert (trial.state, get_outcome(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
     assert (trial.constraints, trial.user_attrs.get("divergence")) == (constraints, divergence)
+
+
+def test_cache_computes_a_trial_again_once_it_or_its_gang_changed(study):
+    computed = []
+    cache = TrialCache(lambda trial, is_live: computed.append(trial.number) or (len(trial.user_attrs), is_live))
+    for _ in range(3):
+        study.ask(SPACE)
+    assert list(cache.get_all(study.get_all_trials(), {2})) == [(0, False), (0, False), (0, True)]
+    report(study, 1, 1, 0.5)
+    study.ask(SPACE)
+    assert list(cache.get_all(study.get_all_trials(), {0})) == [(0, True), (1, False), (0, False), (0, False)]
+    assert cache.get(study.get_trial(0), {0}) == (0, True)
+    assert sorted(computed) == [0, 0, 1, 1, 2, 2, 3]
+    report(study, 0, 1, 0.5)
+    assert [cache.get(study.get_trial(n), {3}) for n in (0, 3)] == [(1, False), (0, True)]
 
 
 def test_tpe_sees_waiting_trials_as_pruned(make_study):
