@@ -4,7 +4,6 @@ A name is resolved when it is read, so that an import of this module imports non
 """
 
 import pkgutil
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -47,7 +46,6 @@ NAMES = {
     "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
     "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
     "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
-    "optuna_truncnorm": "optuna.samplers._tpe._truncnorm:",
     "split_trials": "optuna.samplers._tpe.sampler:_split_trials",
     # Tensors and data loaders
     "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
@@ -102,8 +100,3 @@ def __getattr__(name: str) -> Any:
             f"{library} must have {target.replace(':', '.').rstrip('.')}, but {library} {version(library)} does not. "
             f"Install {library}{TESTED[library]}."
         ) from error
-
-
-def set_log_ndtr(function: Callable[[Any], Any]) -> None:
-    """Make Optuna's TPE compute the logarithm of the normal distribution with `function`, elementwise."""
-    __getattr__("optuna_truncnorm")._log_ndtr = function

@@ -23,7 +23,7 @@ from search.experiment import warm_start
 from search.experiment.code_copy import record_code
 from search.experiment.plan import SearchPlan, build_plan, build_space
 from search.formatting import pluralize
-from search.samplers.factory import create_sampler
+from search.samplers.factory import sampler_factory
 from search.storage.atomic_file import write_atomic
 from search.storage.backend import StudyStore
 from search.storage.database import database_errors
@@ -92,7 +92,7 @@ def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: Non
             _write_search_yaml(planned, config.task)
             warm_start.save(config.local_path, planned.warm.trials)
             earlier = warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective)
-            sampler = partial(create_sampler, config.sampler, config.seed)
+            sampler = sampler_factory(config.sampler, config.seed)
             study, store = create_study(
                 config.path, sampler, planned.objectives, earlier=earlier, url=config.study, new=True
             )
@@ -166,7 +166,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
             earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), planned.space, planned.objective)
         except (OSError, ValueError, KeyError, TypeError):
             notes.append(f"{warm_start.FILE} cannot be read: the sampler continues without earlier searches")
-    sampler = partial(create_sampler, config.sampler, config.seed)
+    sampler = sampler_factory(config.sampler, config.seed)
     study = SearchStudy(store.storage, config.name, sampler, planned.objectives, earlier, store.commit)
     for point in about["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them

@@ -2,6 +2,8 @@
 
 import random
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import optuna
@@ -9,7 +11,7 @@ from optuna import Study
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from search.samplers.tpe import FastTPESampler
+from search.samplers.tpe import FastTPESampler, TrialTable
 
 
 class StudyNSGAIISampler(NSGAIISampler):
@@ -23,7 +25,12 @@ class StudyNSGAIISampler(NSGAIISampler):
         return [trial for trial in parents if trial.state == TrialState.COMPLETE]
 
 
-def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
+def sampler_factory(name: str, seed: int) -> Callable[[int], BaseSampler]:
+    """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials."""
+    return partial(create_sampler, name, seed, table=TrialTable())
+
+
+def create_sampler(name: str, seed: int, number: int, table: TrialTable | None = None) -> BaseSampler:
     """Return the Optuna sampler `name` that proposes trial `number` of a search with `seed`.
 
     Its random numbers depend on `seed` and `number` alone, and not on earlier proposals.
@@ -31,7 +38,7 @@ def create_sampler(name: str, seed: int, number: int) -> BaseSampler:
     own = random.Random(f"{seed}-{number}").getrandbits(31)
     samplers: dict[str, Any] = {
         # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
-        "tpe": lambda: FastTPESampler(own),
+        "tpe": lambda: FastTPESampler(own, table),
         "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
         "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
         # One sequence for the whole search, since only a whole sequence fills the space evenly.

@@ -20,7 +20,7 @@ from search.experiment.warm_start import (
     load_warm_start,
     select_fitting,
 )
-from search.samplers.factory import create_sampler
+from search.samplers.factory import sampler_factory
 from search.study.study import create_study
 from search.study.trial import get_outcome
 from tests.conftest import TASKS
@@ -159,7 +159,7 @@ def test_point_of_an_earlier_search_is_tried_if_enqueued(study_after):
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"])
 def test_every_sampler_works_beside_earlier_trials(study_after, name):
     earlier = [completed(10**-e, [abs(e - 2.0)], "bf16") for e in (2.0, 3.0, 4.5)] * 2
-    study = study_after(earlier, lambda n: create_sampler(name, 1, n))
+    study = study_after(earlier, sampler_factory(name, 1))
     for expected in range(6):
         number, values = study.ask(SPACE)
         assert number == expected

@@ -1,7 +1,6 @@
 """Every sampler over small studies with a closed form, with one objective and with two, several trials at a time."""
 
 import math
-from functools import partial
 
 import pytest
 from optuna.trial import TrialState
@@ -9,7 +8,7 @@ from optuna.trial import TrialState
 from search.analysis.best_trials import select_pareto_trials
 from search.config.objectives import Objective
 from search.config.search_space import resolve_space
-from search.samplers.factory import create_sampler
+from search.samplers.factory import sampler_factory
 from search.study.record import load_search
 from search.study.study import create_study
 from search.study.trial import get_best_value, get_outcome, objective_values
@@ -43,7 +42,7 @@ class Played:
     def __init__(self, folder, sampler, objectives, space=PLAIN, seed=0, trials=60, cliff=math.inf):
         folder.mkdir()
         self.folder, self.cliff = folder, cliff
-        self.study, lock = create_study(folder, partial(create_sampler, sampler, seed), objectives)
+        self.study, lock = create_study(folder, sampler_factory(sampler, seed), objectives)
         play_trials(self.study, space, trials, self.end, parallel=4)
         lock.close()
         self.trials = self.study.get_trials()
