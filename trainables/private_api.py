@@ -100,3 +100,9 @@ def __getattr__(name: str) -> Any:
             f"{library} must have {target.replace(':', '.').rstrip('.')}, but {library} {version(library)} does not. "
             f"Install {library}{TESTED[library]}."
         ) from error
+
+
+def get_mixture(estimator: Any) -> tuple[Any, Any]:
+    """Return the weights and the kernels of each parameter, of a ParzenEstimator of Optuna."""
+    weights, kernels = estimator._mixture_distribution
+    return weights, kernels

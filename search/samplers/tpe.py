@@ -13,7 +13,13 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 
 from search.samplers.earlier import select_trials
-from trainables.private_api import ParzenEstimator, default_gamma, default_gamma_multiobjective, split_trials
+from trainables.private_api import (
+    ParzenEstimator,
+    default_gamma,
+    default_gamma_multiobjective,
+    get_mixture,
+    split_trials,
+)
 
 COMPLETE, PRUNED, INFEASIBLE, RUNNING, OTHER = range(5)  # in the order in which TPE prefers them; it ignores OTHER
 
@@ -30,9 +36,9 @@ class TrialTable:
 
     def __init__(self) -> None:
         self.trials: Sequence[FrozenTrial] = []
-        self.numbers = np.empty(0, int)
-        self.groups = np.empty(0, int)
-        self._scores = np.empty((0, 2))  # less is better, the first column counts first
+        self.numbers: NDArray[np.int64] = np.empty(0, np.int64)
+        self.groups: NDArray[np.int64] = np.empty(0, np.int64)
+        self._scores: NDArray[np.float64] = np.empty((0, 2))  # less is better, the first column counts first
         self._values: dict[str, NDArray[np.float64]] = {}  # Optuna's internal representation, NaN if absent
 
     def update(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> None:
@@ -130,7 +136,7 @@ class FastTPESampler(TPESampler):
         indices = np.flatnonzero((table.groups[:count] < OTHER) & (table.numbers[:count] != number))
         own = indices[table.numbers[indices] >= 0]
         if len(own) < len(indices):
-            learned = select_trials([table.trials[index] for index in indices], number)
+            learned = select_trials([table.trials[index] for index in indices.tolist()], number)
             return own if len(learned) == len(own) else indices
         return indices
 
@@ -173,7 +179,7 @@ def compute_log_density(estimator: ParzenEstimator, name: str, values: NDArray[n
         name: The name of the parameter.
         values: The values in Optuna's internal representation.
     """
-    weights, (kernels,) = estimator._mixture_distribution
+    weights, (kernels,) = get_mixture(estimator)
     if not hasattr(kernels, "mu"):
         return np.asarray(estimator.log_pdf({name: values}))
     mu, sigma, scale = kernels.mu, kernels.sigma, np.log if kernels.is_log else np.asarray

@@ -38,7 +38,8 @@ def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequ
         ) -> list[FrozenTrial]:
             nonlocal last
             if states == (TrialState.WAITING,):  # asked for each suggestion, and shown as they are
-                return super().get_all_trials(study_id, deepcopy, states)
+                waiting: list[FrozenTrial] = super().get_all_trials(study_id, deepcopy, states)
+                return waiting
             trials = super().get_all_trials(study_id, deepcopy=False)
             if not _are_same(trials, last[0]) or study.live != last[1]:
                 last = trials, {*study.live}, [*earlier, *_show_trials(trials, study, shown)]

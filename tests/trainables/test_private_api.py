@@ -50,7 +50,6 @@ METHODS = {
     "async_compile": ("pool",),
     "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
-    "optuna_truncnorm": ("_log_ndtr", "_log_ndtr_single"),
     "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
     "ray_services": ("ConsolePopen",),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
@@ -94,7 +93,6 @@ def test_private_name_has_the_shape_that_its_callers_need(name):
 MEMBERS = [
     (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
-    (TPESampler, "_compute_acquisition_func", ("self", "samples", "mpe_below", "mpe_above")),
     (TorchTrainer, "_create_default_callbacks", ("self",)),
     (private_api.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
     (
