@@ -32,7 +32,7 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     first.wait_for("trial   1  epoch 1")  # streamed, as it comes
 
     leaving, joined = cluster.join(), time.monotonic()
-    first.wait_for("a node joined: 3 at a time")
+    first.wait_for("a node joined: 3 trials at a time")
     assert time.monotonic() - joined < 10
     first.wait_for("trial   2  epoch 1")
 
