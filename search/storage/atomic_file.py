@@ -12,6 +12,7 @@ from trainables.filesystem.paths import RemotePath, StoragePath, replacing, uplo
 
 LEFT_AFTER_S = 60.0
 JOURNALS = ("-journal", "-wal", "-shm")  # of SQLite
+NO_PROCESS = 2**31  # no process has this number or a larger one
 
 
 @contextmanager
@@ -39,11 +40,14 @@ def write_atomic(path: StoragePath, text: str) -> None:
 def remove_leftovers(path: Path) -> None:
     """Remove temporary files of killed processes next to `path`, with the journals of temporary databases.
 
-    A recent file stays, since the process that writes it may run on another machine.
+    A recent file stays, since the process that writes it may run on another machine. So does a file whose number is no
+    process's, such as a time.
     """
     for file in path.parent.glob(f"{path.name}.*.tmp*"):
         number, _, ending = file.name.removeprefix(f"{path.name}.").partition(".tmp")
-        with suppress(FileNotFoundError):  # another process removed it
+        if not number.isdecimal() or int(number) >= NO_PROCESS:
+            continue
+        with suppress(FileNotFoundError, PermissionError):  # another process removed it, or another user owns it
             old = time.time() - file.stat().st_mtime > LEFT_AFTER_S
-            if old and ending in ("", *JOURNALS) and number.isdigit() and not psutil.pid_exists(int(number)):
+            if old and ending in ("", *JOURNALS) and not psutil.pid_exists(int(number)):
                 file.unlink()
