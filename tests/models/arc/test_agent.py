@@ -6,7 +6,7 @@ from torch.nn.functional import one_hot
 
 from models.arc import SYMBOLS, Batch, GridAgent, Puzzle, TrainingPool, cell_loss
 from models.arc.augment import random_renamings, rename
-from models.arc.blocks import GridBlock, Lookup
+from models.arc.blocks import GridBlock, Lookup, PlaceEmbedding
 
 
 @pytest.fixture
@@ -117,6 +117,16 @@ def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype)
         assert all(p.dtype == torch.float32 and torch.isfinite(p.grad).all() for p in agent.parameters())
         if used is batch:
             torch.testing.assert_close(logits, answer(agent, batch), rtol=0, atol=0.2)
+
+
+def test_places_count_from_both_corners() -> None:
+    place = PlaceEmbedding(4)
+    small, large = place(torch.tensor([[3, 3], [5, 3]]), 6)
+    assert small.shape == (6, 6, 4)
+    torch.testing.assert_close(small - large, (small - large)[:, :1].expand(6, 6, 4))
+    column = place.column_start.weight[0] + place.column_end.weight[32 - 3]
+    expected = small[2, 0] - place.row_start.weight[2] - column
+    torch.testing.assert_close(place.row_end(torch.tensor([31])), expected[None])
 
 
 def test_a_block_keeps_the_shape_and_sees_its_row_and_column() -> None:

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import lists
 
 from models.arc import Augmentation, Grid, Puzzle, digest, from_arrays, to_arrays
-from models.arc.augment import random_renamings, rename
+from models.arc.augment import random_renamings, rename, transform
 from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
 from tests.models.arc.grids import augmentations, grids, grids_of
 
@@ -52,6 +52,11 @@ def test_the_edge_runs_right_of_and_below_the_grid() -> None:
 def test_the_inverse_undoes_an_augmentation(grid: np.ndarray, augmentation: Augmentation) -> None:
     np.testing.assert_array_equal(augmentation.inverse().grid(augmentation.grid(grid)), grid)
     np.testing.assert_array_equal(augmentation.grid(augmentation.inverse().grid(grid)), grid)
+
+
+def test_the_eight_symmetries_differ() -> None:
+    grid = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert len({(turned.shape, turned.tobytes()) for turned in (transform(grid, s) for s in range(8))}) == 8
 
 
 @given(augmentations)

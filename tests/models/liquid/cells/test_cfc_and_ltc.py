@@ -104,6 +104,13 @@ def test_gradients_are_zero_where_there_is_no_synapse(mode: str) -> None:
     assert (cell.input.weight.grad[~left_out[:, :2]] != 0).all()
 
 
+def test_outputs_changed_in_place_raise_in_backward() -> None:
+    outputs, _ = cfc("default")(random(2, 4, 3))
+    outputs.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

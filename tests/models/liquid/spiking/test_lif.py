@@ -151,3 +151,5 @@ def test_a_surrogate_of_the_usual_slope_is_that_of_snntorch(name: str, peer: obj
     surrogate = SURROGATES[name]
     torch.testing.assert_close(surrogate.derivative(distance.detach(), surrogate.slope), distance.grad / scale)
     assert scale.item() == pytest.approx(1, abs=1e-5)
+    steep, wide = (surrogate.derivative(a * distance.detach(), b * surrogate.slope) for a, b in ((1, 2), (2, 1)))
+    assert torch.equal(steep, wide), "the slope scales the distance"
