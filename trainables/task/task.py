@@ -1,7 +1,9 @@
 """The interface of a task that can be searched over."""
 
 import functools
+import shutil
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -115,9 +117,10 @@ class Task(ABC, Generic[Config]):
         """The folder that `prepare` filled. Without a search, the first access calls `prepare`."""
         if self.context.files is not None:
             return self.context.files
-        self._own_files = tempfile.TemporaryDirectory(prefix="searchlight-")
-        self.prepare(self.config, Path(self._own_files.name))
-        return Path(self._own_files.name)
+        folder = Path(tempfile.mkdtemp(prefix="searchlight-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # with the task, or when the process ends
+        self.prepare(self.config, folder)
+        return folder
 
     @abstractmethod
     def build(self) -> None:

@@ -1,5 +1,6 @@
 """Show what a search may vary of a task, what its config refuses, and what a wrong task is told."""
 
+import gc
 import math
 import types
 from collections.abc import Callable
@@ -176,7 +177,7 @@ def test_evaluate_without_the_objective_raises_value_error(metrics, message):
         training.run_epoch()
 
 
-def test_task_without_a_search_prepares_its_own_files(tmp_path):
+def test_task_without_a_search_has_files_as_long_as_it_lives(tmp_path):
     class Prepared(Regression):
         @classmethod
         def prepare(cls, config, folder):
@@ -184,6 +185,10 @@ def test_task_without_a_search_prepares_its_own_files(tmp_path):
 
     alone = Prepared(RegressionConfig(seed=3))
     assert (alone.files / "seed").read_text() == "3"
-    assert alone.files == alone.files
+    folder = alone.files
+    assert alone.files == folder
+    del alone
+    gc.collect()
+    assert not folder.exists()
     assert Prepared(RegressionConfig(), Context(files=tmp_path)).files == tmp_path
     assert not list(tmp_path.iterdir())
