@@ -11,7 +11,6 @@ import statistics
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +29,7 @@ def main() -> None:
     from benchmarks.scale_task import ScaleConfig, loss_of
     from search.config.objectives import Objective
     from search.config.search_space import resolve_space
-    from search.samplers.factory import create_sampler
+    from search.samplers.factory import sampler_factory
     from search.storage.study_store import open_store
     from search.study.study import SearchStudy
 
@@ -43,7 +42,7 @@ def main() -> None:
         store = open_store(Path(folder), "")
         objectives = [Objective("val/loss", "min")]
         grown = SearchStudy(store.storage, "suggestions", lambda number: RandomSampler(seed=number), objectives)
-        asked = SearchStudy(store.storage, "suggestions", partial(create_sampler, "tpe", 1), objectives)
+        asked = SearchStudy(store.storage, "suggestions", sampler_factory("tpe", 1), objectives)
         running: list[int] = []
         for count in map(int, given.trials.split(",")):
             wall, cpu = [], []

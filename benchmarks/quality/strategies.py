@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from search.config.objectives import Objective
 from search.config.search_config import SchedulerName
 from search.execution.report_handler import SearchLimits
 from search.execution.searcher import StudySearcher
-from search.samplers.factory import create_sampler
+from search.samplers.factory import sampler_factory
 from search.schedulers.base import Scheduler
 from search.schedulers.factory import create_scheduler
 from search.study.study import SearchStudy
@@ -58,7 +57,7 @@ class Searchlight:
         trials: int = UNLIMITED,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
-        sampler = sampler or partial(create_sampler, config.sampler, seed)
+        sampler = sampler or sampler_factory(config.sampler, seed)
         schedule = schedule or create_scheduler(config, problem.epochs, "min")
         self.study = study(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         self._searcher = StudySearcher(

@@ -17,7 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from search.config.objectives import Objective
-from search.samplers.factory import create_sampler
+from search.samplers.factory import sampler_factory
 from search.schedulers.asha import ASHAScheduler
 from search.schedulers.base import Scheduler, TrialProgress
 from search.study.study import SearchStudy
@@ -92,7 +92,7 @@ def _side(
 
 def _sampler(name: str, extrapolates: bool = True) -> Make:
     def make(problem: Problem, seed: int) -> Searchlight:
-        side = Searchlight(problem, seed, partial(create_sampler, name, seed))
+        side = Searchlight(problem, seed, sampler_factory(name, seed))
         side.study.extrapolates &= extrapolates
         return side
 
