@@ -123,7 +123,17 @@ def _describe_small(
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "ranges": {"lr": "1e-3..3:log"}}
 RECORDINGS = {
-    "liquid": Recording(LiquidTask, LiquidConfig, "val/score", "max", "val/score", 0.9, False, STATIONARY),
+    "liquid": Recording(
+        LiquidTask,
+        LiquidConfig,
+        "val/score",
+        "max",
+        "val/score",
+        0.9,
+        held_out=False,
+        fixed=STATIONARY,
+        alternates=True,
+    ),
     "lm": Recording(
         SmallLm,
         SmallLmConfig,
@@ -133,7 +143,6 @@ RECORDINGS = {
         8.0,
         held_out=True,
         fixed={"accumulation": 1, "max_grad_norm": None},
-        seeds=1,  # recorded so far: with 3, the script adds the others
         alternates=True,
     ),
     "noisy": _describe_small("noisy-digits", "error", 0.9, False, "lr momentum weight_decay dropout width", **SGD),
