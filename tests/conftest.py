@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 from click.testing import CliRunner
 
@@ -17,6 +18,10 @@ from trainables.filesystem.paths import parse_path
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
 STARTED: list[subprocess.Popen] = []  # by the test that runs
+
+# The same examples in each run, so that a failure belongs to the change that caused it. An example may take any time.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("fixed")
 
 
 @dataclass

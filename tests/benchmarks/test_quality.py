@@ -39,7 +39,7 @@ def test_best_config_has_no_regret(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
 def test_regret_lies_between_the_best_and_a_diverged_config(name, seed):
     problem, draw = PROBLEMS[name], np.random.default_rng(seed)

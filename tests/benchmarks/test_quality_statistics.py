@@ -75,7 +75,7 @@ def test_stacked_pairs_have_the_numbers_of_each(first, second):
         assert compute(both).tolist() == [compute(first), compute(second)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_bootstrap_intervals_are_ordered_and_repeatable(pairs):
     for measure in MEASURES.values():

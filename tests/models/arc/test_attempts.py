@@ -83,7 +83,7 @@ def test_unanimous_views_vary_the_least_certain_cell() -> None:
     assert second.tolist() == [[1, 8, 3]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(1, 4))
 def test_attempts_are_distinct_whatever_the_views(seed: int, count: int) -> None:
     random, views = np.random.default_rng(seed), []

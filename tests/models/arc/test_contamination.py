@@ -43,7 +43,7 @@ def test_what_two_puzzles_share_is_found_and_named() -> None:
     assert [kept.id for kept in without(training, [asked])] == ["shows one", "is another"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(augmentations)
 def test_a_turned_and_renamed_puzzle_is_the_same_puzzle(augmentation: Augmentation) -> None:
     asked = puzzle("e", some_pairs(0))

@@ -35,7 +35,7 @@ def objects(grid: Grid) -> int:
     return count
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lists(GRIDS, max_size=4))
 def test_objects_are_connected_cells_of_one_colour(grids: list[Grid]) -> None:
     snake = np.ones((30, 30), dtype=np.uint8)

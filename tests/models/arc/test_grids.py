@@ -108,7 +108,7 @@ def test_the_digest_depends_on_every_cell_and_shape() -> None:
     assert len(digest([])) == 64
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(lists(grids_of(30), max_size=3))
 def test_grids_of_any_size_come_back_from_one_array(grids: list[Grid]) -> None:
     made = to_arrays(grids)

@@ -117,7 +117,7 @@ def log_probs(seed: int, sharpness: float = 1.0) -> Tensor:
     return (sharpness * torch.randn(64, SYMBOLS, generator=torch.Generator().manual_seed(seed))).log_softmax(-1)
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 1000), st.floats(0.0, 100.0))
 def test_divergences_are_divergences(seed: int, sharpness: float) -> None:
     p, q = log_probs(seed, sharpness), log_probs(seed + 1, 2.0)
@@ -157,7 +157,7 @@ def test_losses_and_gradients_of_half_logits_are_those_of_fp32(dtype: torch.dtyp
     torch.testing.assert_close(half.grad, full.grad.to(dtype))
 
 
-bounded = settings(deadline=None, derandomize=True, max_examples=50)
+bounded = settings(max_examples=50)
 
 
 def beliefs(seed: int, states: int = 4, sharpness: float = 2.0) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,7 @@ from models.arc.policy import (
     squash,
 )
 
-bounded = settings(deadline=None, derandomize=True, max_examples=50)
+bounded = settings(max_examples=50)
 
 
 def gaussian(batch: int = 3, width: int = 4, seed: int = 0) -> Gaussian:

@@ -86,7 +86,7 @@ def test_sums_of_parts_make_the_metrics_of_the_whole() -> None:
 
 
 SIDE = 7
-bounded = settings(deadline=None, derandomize=True, max_examples=50)
+bounded = settings(max_examples=50)
 
 
 def answers(grids: list[Grid], certainty: float = 9.0) -> Tensor:

@@ -104,7 +104,7 @@ def test_sizes_and_counts_that_do_not_fit_are_refused(puzzles: list[Puzzle]) -> 
         TestEpisodes(puzzles, views=0)
 
 
-bounded = settings(deadline=None, derandomize=True, max_examples=50)
+bounded = settings(max_examples=50)
 ratios = st.floats(0.0, 1.0)
 
 

@@ -11,7 +11,7 @@ from models.liquid.data import Kind
 from models.liquid.task_stream import Stream, stream
 from tests.models.liquid.nets import continued, labelled
 
-bounded = settings(deadline=None, derandomize=True, max_examples=40)
+bounded = settings(max_examples=40)
 PAIRS = class_groups(10, 5)
 
 

@@ -85,7 +85,7 @@ def test_value_that_is_not_finite_is_refused(value):
         estimate_confirmation({4: {1: value, 2: 0.1}, None: {1: 0.2}}, VAL_SCORE)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from([0.0, 0.1, 1e-300, -3e20]), st.booleans())
 def test_equal_values_have_no_noise_and_keep_the_defaults(value, with_defaults):
     last = None if with_defaults else 11
@@ -104,7 +104,7 @@ values_of_runs = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(values_of_runs)
 def test_any_runs_have_a_coherent_answer(values):
     found = estimate_confirmation(values, VAL_SCORE)
@@ -129,7 +129,7 @@ def test_any_runs_have_a_coherent_answer(values):
     assert found.statement
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**16))
 def test_losses_have_the_mirrored_answer_of_scores(seed):
     values = run_all({4: 1.0, 9: 0.0, None: 0.5}, seeds=3, seed=seed)
@@ -144,7 +144,7 @@ def test_losses_have_the_mirrored_answer_of_scores(seed):
         assert [getattr(other, name) for name in kept] == [getattr(one, name) for name in kept]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**16), st.floats(0.01, 100.0), st.floats(-100.0, 100.0))
 def test_unit_and_zero_of_the_values_change_no_decision(seed, scale, shift):
     values = run_all({4: 1.0, 9: 0.0, None: 0.5}, seeds=3, seed=seed)

@@ -165,7 +165,7 @@ def test_precisions_may_show_a_region_together(count, seed, diverges, expected):
     st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.booleans()), min_size=6, max_size=25),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_claimed_region_holds_for_the_trials_as_counted(rows, log):
     """Whatever the numbers are: huge, equal, or next to each other."""
     if log:

@@ -29,7 +29,7 @@ curves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(curves=curves, factor=st.sampled_from([2, 3, 4]), mode=st.sampled_from(["min", "max"]))
 @example(curves=[[0.1] * 9, [0.1] * 9, [0.2] * 9], factor=3, mode="min")
 def test_trials_end_at_the_same_epochs_as_those_of_ray(curves, factor, mode):

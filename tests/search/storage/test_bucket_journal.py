@@ -64,7 +64,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
 def test_committed_records_are_read_whatever_came_between(s3, monkeypatch, steps):
     search = parse_path(s3) / f"example-{time.monotonic_ns()}"

@@ -52,7 +52,7 @@ def assert_at_most_a_window_ahead(seen, window):
         assert seen == [window * epoch for epoch in range(1, len(seen) + 1)]
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(max_examples=15)
 @given(batch_size=st.integers(1, 10), accumulation=st.integers(1, 6))
 def test_epoch_is_all_data_or_its_share_of_a_stream(batch_size, accumulation):
     assert samples_by_epoch(0, Counted, 3 * batch_size, accumulation, 2, world_size=1) == [22, 44]

@@ -22,7 +22,7 @@ def block(kib: int) -> Mock:
     return Mock(return_value=torch.zeros(kib * KIB, dtype=torch.uint8))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     asked=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=40),
     limit=st.integers(1, 100),

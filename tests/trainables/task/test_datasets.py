@@ -17,7 +17,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(plain, plain)
 def test_plain_values_share_a_digest_exactly_if_equal(one, other):
     assert digest_of(one) == digest_of(one)

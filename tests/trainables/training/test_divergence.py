@@ -22,7 +22,7 @@ from trainables.training.trainer import TrialTrainer
 
 RISE = 1000.0
 FAR = 1e300
-examples = settings(deadline=None, max_examples=50)
+examples = settings(max_examples=50)
 
 
 def alarm(losses: Any, detector: LossDivergenceDetector | None = None) -> int | None:

@@ -8,7 +8,7 @@ from trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
 updates = st.integers(1, 200)
 shares = st.floats(0, 1)
-bounded = settings(deadline=None, max_examples=50)
+bounded = settings(max_examples=50)
 
 
 @given(rising=st.integers(0, 100))

@@ -89,7 +89,7 @@ KINDS = {
     minimum=st.sampled_from([1.0, 16.0]),
     limit=st.integers(0, 4),
 )
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(max_examples=80)
 @pytest.mark.filterwarnings("error")  # as of a schedule that steps before its optimizer
 def test_random_outcomes_add_up(precision, kinds, interval, minimum, limit):
     # matrix 36, matrix 37, matrix 38, matrix 40, C17, C18, C25, C26, F59, F62, F66, C103

@@ -105,7 +105,7 @@ of_one_rank = st.lists(st.sampled_from([0, 1, 3, 6, 40]), max_size=4)
     of_windows=st.lists(st.tuples(*[of_one_rank] * 4), min_size=1, max_size=3),
     seed=st.integers(0, 1000),
 )
-@settings(deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_windows_of_several_ranks_match_the_full_batch(
     request, ranks, precision, layout, as_tensor, reduce_each, of_windows, seed
 ):

@@ -22,7 +22,7 @@ from trainables.worker.worker import TrialRunner
 SAMPLES = 22  # in an epoch of the toy
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     costs=st.lists(st.floats(0.01, 10.0), min_size=1, max_size=20),
     until=st.floats(0.01, 100.0),

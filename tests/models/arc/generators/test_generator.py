@@ -127,7 +127,7 @@ def test_the_demonstrations_determine_the_rule_of_all_pairs(family: str) -> None
     assert [puzzle.id for puzzle in made(family) if not holds(family, puzzle.pairs)] == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sampled_from(list(FAMILIES)), floats(0, 1), integers(6, 30), integers(0, 2**32))
 def test_a_puzzle_of_any_level_fits_and_shows_all_it_asks(family, level, max_side, seed) -> None:
     puzzle = generate(family, level, seed, max_side)

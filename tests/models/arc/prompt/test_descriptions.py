@@ -39,7 +39,7 @@ def puzzles(draw):
     return pairs, draw(grids)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(puzzles(), augmentations, st.randoms())
 def test_a_rule_reads_the_same_in_all_views_and_orders(puzzle, augmentation, random) -> None:
     demonstrations, query = puzzle

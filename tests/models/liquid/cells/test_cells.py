@@ -81,7 +81,7 @@ def parts(batch: int, steps: int, units: int, seed: int = 0) -> tuple[Tensor, Te
 
 
 @given(st.integers(1, 3), st.integers(1, 17), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_scan_is_its_recurrence_in_sequence_and_by_doubling(batch: int, steps: int, units: int, seed: int) -> None:
     a, b, h = parts(batch, steps, units, seed)
     expected, before = [], h
@@ -144,7 +144,7 @@ def test_time_constants_start_from_one_step_to_a_hundred() -> None:
 
 
 @given(st.integers(1, 9), st.integers(3, 30), st.floats(0, 0.99), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_neuron_hears_and_is_heard(inputs: int, units: int, sparsity: float, data: st.DataObject) -> None:
     outputs = data.draw(st.integers(1, units - 2))
     torch.manual_seed(0)

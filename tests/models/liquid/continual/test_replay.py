@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from models.liquid.continual import Reservoir, der_loss
 
-bounded = settings(deadline=None, derandomize=True, max_examples=40)
+bounded = settings(max_examples=40)
 streams = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 

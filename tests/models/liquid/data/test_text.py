@@ -198,7 +198,7 @@ def as_array(content: bytes) -> np.ndarray:
 few_symbols = st.lists(st.sampled_from(b"abc"), min_size=4, max_size=30).map(bytes)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(train=few_symbols, test=few_symbols)
 def test_bits_are_those_of_counting_one_by_one(train: bytes, test: bytes) -> None:
     expected = []

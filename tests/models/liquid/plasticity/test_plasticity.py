@@ -49,7 +49,7 @@ def step_by_step(rule: Rule, pre: Tensor, post: Tensor) -> tuple[Tensor, Tensor]
 
 
 @pytest.mark.parametrize("name", RULES)
-@settings(deadline=None, derandomize=True, max_examples=6)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 1000), steps=st.integers(1, 30), rate=st.floats(0.05, 0.9))
 def test_whole_sequences_sum_what_their_steps_say(name: str, seed: int, steps: int, rate: float) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -207,7 +207,7 @@ def test_weights_leave_their_bounds_with_rates_learned(at: float) -> None:
     assert (synapses.log_rates.grad != 0).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(RULES)),
     seed=st.integers(0, 1000),

@@ -27,7 +27,7 @@ def test_fullest_node_with_room_is_chosen(free, need, expected):
     assert fullest_fitting_node(looked(**free), need, {}) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1), st.integers(1, 20))
 def test_simultaneous_gangs_fill_one_node_after_the_other(gpus, gangs):
     nodes, taken = looked(**{node: (8.0, float(count)) for node, count in gpus.items()}), {}
