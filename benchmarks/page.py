@@ -33,8 +33,7 @@ SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
 
 # Long studies, which `make bench` does not repeat: their results, and how long they took on two cores, where recorded.
 STUDIES = {
-    "search_quality": "many hours",
-    "search_quality_small": "hours",
+    "search_quality": "an hour",
     "search_variants": "many hours",
     "confirmation": "",
     "importances": "",
@@ -150,6 +149,7 @@ def render_quality() -> list[str]:
     result, rows = load("search_quality"), []
     names = {"hyperband": "Searchlight", "asha": "Searchlight, `--scheduler asha`"}
     names["random"] = "random search + `ASHAScheduler`"
+    names["optuna-hyperband"] = "Optuna's TPE with `HyperbandPruner`"
     interval = r"\[([\d.]+), ([\d.]+)\]"
     for side, name in names.items():
         ratio, low, high, a, b = result.find(rf"^ +{side}, all: final ratio ([\d.]+) {interval} {interval}")

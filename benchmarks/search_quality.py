@@ -3,7 +3,7 @@
 Time is simulated: gangs train curves that are known in closed form or were recorded. The real searchers and schedulers
 decide what to train. A side is judged by what it delivers: see `delivered` in benchmarks/quality/problems.py.
 
-    python benchmarks/search_quality.py [--seeds 9] [--problems cliff,digits] [--sides ray,grace-3] [--processes 2]
+    python benchmarks/search_quality.py [--seeds 40] [--problems cliff,digits] [--sides ray,grace-3] [--processes 2]
 
 Each search is stored in --runs, and searches in that file are not run again. So the same command resumes an interrupted
 run. --report runs nothing, and reports the seeds that all sides have.
@@ -37,8 +37,9 @@ from benchmarks.quality.statistics import (
 
 PEER = "ray"
 RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
-SEEDS = 9  # the recorded ones, so that nothing needs to run without options
-PUBLISHED = ("hyperband", "asha", "ray", "random")  # the sides that are recorded on all problems
+SEEDS = 40  # the recorded ones, so that nothing needs to run without options
+OURS = ("hyperband", "asha")
+PUBLISHED = (*OURS, "ray", "random", "optuna-hyperband")  # the sides that are recorded on all problems
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
 
 Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side
@@ -56,9 +57,9 @@ def group_rows(rows: Sequence[Row]) -> Outcomes:
     return outcomes
 
 
-def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str) -> Pair:
-    """Return the regrets of `side` and of the peer on `problem`, as shares of the range of its values."""
-    ours, theirs = (np.array([row.regrets for row in sides[name]], float) for name in (side, PEER))
+def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str, peer: str = PEER) -> Pair:
+    """Return the regrets of `side` and of `peer` on `problem`, as shares of the range of its values."""
+    ours, theirs = (np.array([row.regrets for row in sides[name]], float) for name in (side, peer))
     return Pair(ours / (problem.worst - problem.best), theirs / (problem.worst - problem.best))
 
 
@@ -104,6 +105,11 @@ def print_problem(problem: Problem, sides: dict[str, list[Row]], corrected: dict
     print(flush=True)
 
 
+def find_best_peer(sides: dict[str, list[Row]], peers: Sequence[str]) -> str:
+    """Return the one of `peers` with the lowest final median, and the earlier one of equals."""
+    return min(peers, key=lambda side: statistics.median(row.regrets[-1] for row in sides[side]))
+
+
 def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int) -> None:
     """Print each measure of each side over the problems of a kind, with its intervals."""
     print(
@@ -112,14 +118,28 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
         "wins: mean share of seeds that end lower; a tie counts half\n"
         "time: median share of its time to its final median (inf: not within the budget)"
     )
+    kinds = {
+        "tuned on": [problem for problem in problems if not problem.held_out],
+        "held out": [problem for problem in problems if problem.held_out],
+        "all": problems,
+    }
     for side in (side for side in sides if side != PEER):
-        for kind, of_kind in (("tuned on", False), ("held out", True), ("all", None)):
-            chosen = [problem for problem in problems if of_kind is None or problem.held_out is of_kind]
+        for kind, chosen in kinds.items():
             pairs = [pair_with_peer(problem, outcomes[problem.name], side) for problem in chosen]
             print_measures(f"{side:>11}, {kind}", pairs, list(MEASURES), resamples)
         for judged in ("by best", "at rest"):
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
             print_measures(f"{side:>11}, all, {judged}", pairs, ["final ratio", "wins"], resamples)
+    peers = [side for side in sides if side not in OURS]
+    print(f"against the best peer of each problem, of {', '.join(peers)}")
+    for side in (side for side in sides if side in OURS):
+        for kind, chosen in kinds.items():
+            found = [outcomes[problem.name] for problem in chosen]
+            pairs = [
+                pair_with_peer(problem, rows, side, find_best_peer(rows, peers))
+                for problem, rows in zip(chosen, found, strict=True)
+            ]
+            print_measures(f"{side:>11}, {kind}, best peer", pairs, list(MEASURES), resamples)
 
 
 def print_measures(title: str, pairs: Sequence[Pair], names: Sequence[str], resamples: int) -> None:

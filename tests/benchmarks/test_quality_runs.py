@@ -59,6 +59,18 @@ def test_report_says_what_ends_lower(capsys):
     assert "searchlight, all, at rest: final ratio 1.25" in told
 
 
+def test_report_compares_with_the_best_peer_of_each_problem(capsys):
+    regrets = {"hyperband": 0.1, "ray": 0.4, "random": 0.2}
+    keys = [Key("cliff", side, seed) for side in regrets for seed in range(2)]
+    problems = [problem for problem in all_problems() if problem.name == "cliff"]
+    rows = search_quality.group_rows([build_row(key, regret=regrets[key.side]) for key in keys])
+    search_quality.report(problems, rows, [*regrets], resamples=10)
+    told = capsys.readouterr().out
+    assert "against the best peer of each problem, of ray, random\n" in told
+    assert "hyperband, all: final ratio 0.25 " in told
+    assert "hyperband, all, best peer: final ratio 0.50 " in told
+
+
 def test_search_has_a_regret_at_every_moment(monkeypatch):
     monkeypatch.setattr(runs, "TRAININGS", 0.5)
     row = run_search(Key("hartmann3-good", "random", 1))
