@@ -31,7 +31,6 @@ from trainables.worker.messages import (
 )
 
 POLL_S = 0.2  # latency of noticing ended workers
-STATUS_S = 1.0  # latency of noticing the end of the search, or a stall
 STOP_S = 4.0  # how long workers may take to stop at a window
 CLOSE_S = 3.0  # how long workers may take to return before they are killed
 CALL_S = 60.0  # timeout of calls to the registry
@@ -115,6 +114,7 @@ class GangRunner:
         self._start_workers = start_workers
         self._clock = clock
         self._policy = FailurePolicy(settings.max_failures)
+        self._next_poll_s = GangStatus.next_poll_s  # the latency of noticing the end of the search, or a stall
         self._over = ""
 
     def start(self, actor: Any, node: str) -> None:
@@ -157,9 +157,9 @@ class GangRunner:
         # Ignore deliveries of an earlier segment that has just ended.
         while not (deliveries := [delivery for delivery in self._registry.receive() if delivery.turn >= self._turn]):
             last, now = None, self._clock()
-            if now - polled_at > STATUS_S:
-                polled_at = now
+            if now - polled_at > self._next_poll_s:
                 status = self._registry.call(Registry.poll, self._describe_work())
+                polled_at, self._next_poll_s = now, status.next_poll_s
                 if status.stopping and stop_at == math.inf:
                     stop_at = now + (STOP_S if status.up else 0.0)
                 last = self._check_status(status)

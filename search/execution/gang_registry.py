@@ -17,7 +17,9 @@ from search.execution.mailbox import Mailbox
 from trainables.worker.messages import Delivery, EndedWorkers, EpochReport, GangStatus, SegmentAssignment, SegmentEnd
 
 logger = logging.getLogger(__name__)
-QUIET_S = 1.5  # a gang that was silent for so long is checked
+POLL_S = 1.0  # interval of the polls of a gang, if there are few
+POLLS_PER_S = 200.0  # of all gangs together, since each takes a millisecond of this one process
+QUIET = 1.5  # times that interval: a gang that was silent for so long is checked
 WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are freed after both times
 LOOK_S = 1.0  # interval of cluster snapshots
 STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
@@ -38,7 +40,7 @@ class GangEntry:
         planned: The node that their group requested.
         leaving: Why the workers must continue on another node, or "".
         ended: Set once these workers have ended or must leave, or the search stops.
-        heard_at: When it last polled. It polls every second while it waits for reports.
+        heard_at: When it last polled. It polls every `Registry._poll_interval_s` while it waits for reports.
     """
 
     node: str
@@ -146,7 +148,8 @@ class Registry:
         waiting_s, stalled_s = entry.mailbox.get_idle_s()
         surplus = waiting_s > SURPLUS_S and self._is_surplus(gang)
         limit = max(STALL_S, STALL_EPOCHS * self._longest_epoch_s) if self._longest_epoch_s else None
-        return GangStatus(self._stopping, entry.group is not None, surplus, waiting_s, stalled_s, limit)
+        is_up = entry.group is not None
+        return GangStatus(self._stopping, is_up, surplus, waiting_s, stalled_s, limit, self._poll_interval_s)
 
     async def set_capacity(self, gangs: int) -> None:
         """Set the number of gangs that fit into the cluster, or that it may grow to."""
@@ -226,6 +229,10 @@ class Registry:
     async def record_heartbeat(self, gang: str, turn: int, rank: int, progress: int, stack: str) -> None:
         self._gangs[gang].mailbox.record_heartbeat(turn, rank, progress, stack)
 
+    @property
+    def _poll_interval_s(self) -> float:
+        return max(POLL_S, len(self._gangs) / POLLS_PER_S)
+
     def _get_audit(self) -> "asyncio.Future[dict[str, Any] | None]":
         self._audit = self._audit or asyncio.get_running_loop().create_future()
         return self._audit
@@ -248,7 +255,7 @@ class Registry:
         Only silent actors are checked, since one process cannot check a thousand per second.
         """
         while gang in self._gangs:
-            if time.monotonic() - self._gangs[gang].heard_at < QUIET_S:
+            if time.monotonic() - self._gangs[gang].heard_at < QUIET * self._poll_interval_s:
                 await asyncio.sleep(WATCH_S)
                 continue
             try:

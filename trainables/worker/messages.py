@@ -210,6 +210,7 @@ class GangStatus:
         waiting_s: For how many seconds no worker has taken the segment.
         stalled_s: For how many seconds no worker has made progress with it.
         stall_limit_s: After how many of them it is stalled by default; None before the first epoch has ended.
+        next_poll_s: After how many seconds the gang is to ask again.
     """
 
     stopping: bool
@@ -218,6 +219,7 @@ class GangStatus:
     waiting_s: float
     stalled_s: float
     stall_limit_s: float | None = None
+    next_poll_s: float = 1.0
 
 
 @dataclass(frozen=True)

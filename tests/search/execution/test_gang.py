@@ -258,3 +258,10 @@ def test_workers_that_do_not_start_end_the_gang(gang, waiting_s, line):
     with pytest.raises(RuntimeError, match=line):
         gang.wait()
     assert len(gang.started) == (1 if waiting_s else 2)
+
+
+def test_gang_polls_as_often_as_the_registry_says(gang):
+    gang.registry.status["next_poll_s"] = 5.0
+    gang.after(round(17 / POLL_S), gang.registry.put, EpochReport(1, {}, None, {}))
+    gang.wait()
+    assert gang.registry.calls.count("poll") == 4  # after 1, 6, 11 and 16 seconds

@@ -66,6 +66,13 @@ def pending(*numbers):
 
 
 @asynchronous
+@pytest.mark.parametrize(("gangs", "interval"), [(2, 1.0), (200, 1.0), (500, 2.5)])
+async def test_gangs_poll_less_often_if_there_are_many(world, gangs, interval):
+    found = await world.enter(gangs)
+    assert (await found.poll("g1", "")).next_poll_s == interval
+
+
+@asynchronous
 async def test_stall_limit_follows_from_the_longest_epoch(world, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(mailbox, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 0.0))
