@@ -144,7 +144,7 @@ def measure_suggestion(result: Result) -> Figure:
 
 
 def measure_busy(result: Result) -> Figure:
-    trials, gangs = result.find(r" (\d+) trials of 60 s .* over (\d+) gangs")
+    trials, gangs = result.find(r" (\d+) trials of \d+ s .* over (\d+) gangs")
     share = result.find(r"^utilisation +([\d.]+) %")[0]
     return Figure(f"{share} % of {gangs} gangs, {trials} trials", "one run", float(share) >= 95)
 
@@ -184,6 +184,14 @@ def measure_make_search(result: Result) -> Figure:
     return Figure(f"{minutes}:{seconds} min", "one run", 60 * int(minutes) + int(seconds) <= 180)
 
 
+def measure_checks(name: str, most_min: float) -> Callable[[Result], Figure]:
+    def measure(result: Result) -> Figure:
+        minutes, seconds = result.find(rf"^{name} +(\d+):(\d+) min  passed$")
+        return Figure(f"{minutes}:{seconds} min", "one run", int(minutes) + int(seconds) / 60 <= most_min)
+
+    return measure
+
+
 NUMBERS: Numbers = [
     ("from one trial's end to the next one's first update, 1 worker", "at most 50 ms", "trial_turnaround",
      measure_gap(ONE, 50)),
@@ -201,7 +209,7 @@ NUMBERS: Numbers = [
     ("driver's CPU time per report, 1,000th trial against 10th", "at most 1.2x", "trial_turnaround", measure_driver),
     ("suggestion at 2,000 trials", "at most 50 ms", "suggestions", measure_suggestion),
     ("busy time of gangs with trials of a minute", "95 % of 256 gangs", "scale", measure_busy),
-    ("busy time of gangs with trials of five minutes", "95 % of 1,000 gangs", "", measure_busy),
+    ("busy time of gangs with trials of five minutes", "95 % of 1,000 gangs", "scale_thousand", measure_busy),
     ("CfC, tokens per second against ncps", "4x", "liquid_speed", measure_liquid(("CfC, backbone 128", "CfC"), 4)),
     ("liquid cell in scan mode, against CfC of ncps", "12x", "liquid_speed", measure_liquid(("Liquid",), 12)),
     ("time to the final value of Ray's recipe, simulated, held-out problems", "at most 0.35", "search_quality",
@@ -210,6 +218,7 @@ NUMBERS: Numbers = [
      measure_quality("held out, best peer", 0.7)),
     ("picks that are worse than the defaults, simulated", "at most 12 % of searches", "confirmation", measure_picks),
     ("`make search` on two cores", "at most 3 min", "arc_best", measure_make_search),
-    ("`make test` on two cores", "at most 8 min", "", measure_make_search),
-    ("the whole check of a commit, lint and slow tests included", "at most 25 min", "", measure_make_search),
+    ("`make test` on two cores", "at most 8 min", "check_durations", measure_checks("make test", 8)),
+    ("the whole check of a commit, lint and slow tests included", "at most 25 min", "check_durations",
+     measure_checks("all", 25)),
 ]  # fmt: skip

@@ -47,6 +47,7 @@ STUDIES = {
     "plasticity": "",
     "liquid_baselines": "13 CPU-minutes",
     "liquid_best": "37:32 min beside other work",
+    "scale_thousand": "15 min",
     "soak": "63 min",
 }
 

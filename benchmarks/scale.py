@@ -228,7 +228,7 @@ def tell(
     of_trial = own + reports / given.trials * last
     print(
         f"1,000 gangs       trials of {THOUSAND * of_trial / HALF / 1e3:.0f} s keep the driver's main thread half busy "
-        f"({of_trial:.0f} ms each), and the registry {THOUSAND * share / given.gangs:.0f} % of a core"
+        f"({of_trial:.0f} ms each)"
     )
     print(f"trials.parquet    {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
 
