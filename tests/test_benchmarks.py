@@ -210,7 +210,7 @@ def test_measured_results_reach_their_targets():
     (share,) = find(r"^utilisation +([\d.]+) %", measured("scale"))
     (latency,) = find(r"^suggestion +2000 median ([\d.]+) ms", measured("scale"))
     assert float(share) >= 95
-    assert float(latency) <= 100
+    assert float(latency) <= 50
 
 
 def test_docs_tell_what_confirming_runs_are_worth():
