@@ -49,6 +49,7 @@ STUDIES = {
     "liquid_best": "37:32 min beside other work",
     "scale_thousand": "15 min",
     "soak": "63 min",
+    "check_durations": "25 min",
 }
 
 
