@@ -34,6 +34,7 @@ from benchmarks.quality.statistics import (
     get_p_value,
     get_relative_time,
 )
+from benchmarks.quality.variants import VARIANTS
 
 PEER = "ray"
 RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
@@ -130,7 +131,7 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
         for judged in ("by best", "at rest"):
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
             print_measures(f"{side:>11}, all, {judged}", pairs, ["final ratio", "wins"], resamples)
-    peers = [side for side in sides if side not in OURS]
+    peers = [side for side in sides if side not in OURS and side not in VARIANTS]
     print(f"against the best peer of each problem, of {', '.join(peers)}")
     for side in (side for side in sides if side in OURS):
         for kind, chosen in kinds.items():
