@@ -132,8 +132,13 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
             print_measures(f"{side:>11}, all, {judged}", pairs, ["final ratio", "wins"], resamples)
     peers = [side for side in sides if side not in OURS and side not in VARIANTS]
-    print(f"against the best peer of each problem, of {', '.join(peers)}")
+    print(f"against other sides, and against the best peer of each problem, of {', '.join(peers)}")
     for side in (side for side in sides if side in OURS):
+        for peer in (peer for peer in sides if peer != side):
+            pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in problems]
+            print_measures(f"{side:>11}, all, {peer}", pairs, ["final ratio"], resamples)
+            wins = np.sum([count_wins(pair) for pair in pairs], axis=0)
+            print(f"{'':>15}searches that end lower, equal and higher: {'/'.join(map(str, wins))}")
         for kind, chosen in kinds.items():
             found = [outcomes[problem.name] for problem in chosen]
             pairs = [

@@ -67,6 +67,8 @@ def test_report_compares_with_the_best_peer_of_each_problem(capsys):
     search_quality.report(problems, rows, [*regrets], resamples=10)
     told = capsys.readouterr().out
     assert "against the best peer of each problem, of ray, random\n" in told
+    assert "hyperband, all, random: final ratio 0.50 " in told
+    assert "searches that end lower, equal and higher: 2/0/0" in told
     assert "hyperband, all: final ratio 0.25 " in told
     assert "hyperband, all, best peer: final ratio 0.50 " in told
 
