@@ -25,9 +25,12 @@ from benchmarks.quality.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, ad
 from benchmarks.quality.statistics import (
     MEASURES,
     RESAMPLES,
+    SEARCHES,
     Interval,
     Pair,
     bootstrap,
+    choose_on_halves,
+    choose_side,
     correct_by_holm,
     count_wins,
     get_final_ratio,
@@ -41,6 +44,14 @@ RUNS = Path(__file__).parent / "results" / "search_quality.parquet"
 SEEDS = 40  # the recorded ones, so that nothing needs to run without options
 OURS = ("hyperband", "asha")
 PUBLISHED = (*OURS, "ray", "random", "optuna-hyperband")  # the sides that are recorded on all problems
+# The problems of each row are left out together when the choice of OURS is checked.
+GROUPS = (
+    ("hartmann3-good", "hartmann6-bad", "hartmann6-good", "hartmann3-terrible"),
+    ("cliff", "crossing", "curriculum", "finetune", "annealed"),
+    ("digits", "liquid", "noisy", "conv", "deep"),
+    ("linear", "gru", "friedman", "autoencoder"),
+    ("lm", "attention", "diabetes", "features"),
+)
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
 
 Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side
@@ -148,6 +159,40 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
             print_measures(f"{side:>11}, {kind}, best peer", pairs, list(MEASURES), resamples)
 
 
+def print_variants(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int) -> None:
+    """Print how each variant differs from the default, search by search."""
+    default = OURS[0]
+    for side in (side for side in sides if side in VARIANTS and default in sides):
+        pairs = [pair_with_peer(problem, outcomes[problem.name], side, default) for problem in problems]
+        wins = np.sum([count_wins(pair) for pair in pairs], axis=0)
+        print(
+            f"  {side} against {default}, ratio of single searches: "
+            f"{format_interval(bootstrap(SEARCHES, pairs, resamples))}, lower/equal/higher {'/'.join(map(str, wins))}"
+        )
+
+
+def print_choice(problems: Sequence[Problem], outcomes: Outcomes) -> None:
+    """Print which of OURS is chosen on some problems, and how both compare with the recipe on the others."""
+    names = np.array([problem.name for problem in problems])
+    pairs = [[pair_with_peer(problem, outcomes[problem.name], side) for problem in problems] for side in OURS]
+    ratios = np.array([[get_final_ratio(pair) for pair in of_side] for of_side in pairs])
+    print(f"choice between {' and '.join(OURS)} by the final ratio on the problems that are not left out")
+    for group in GROUPS:
+        if 0 < (left := np.isin(names, group)).sum() < len(names):
+            found = choose_side(ratios, ~left)
+            on_these, on_others = (", ".join(f"{each:.2f}" for each in of) for of in found[1:])
+            print(f"  {OURS[found.chosen]} ({on_these}) without {', '.join(names[left])} ({on_others} on them)")
+    alone = [choose_side(ratios, names != name).chosen for name in names]
+    print(f"  {OURS[0]} if any one of {alone.count(0)} of {len(names)} problems is left out alone")
+    halves = choose_on_halves(ratios)
+    relative = [each.on_others[0] / each.on_others[1] for each in halves]
+    low, middle, high = np.percentile(relative, (2.5, 50, 97.5))
+    print(
+        f"  {OURS[0]} on {np.mean([each.chosen == 0 for each in halves]):.0%} of random halves; on the other halves, "
+        f"its ratio is {middle:.2f} ({low:.2f} to {high:.2f}) times that of {OURS[1]}"
+    )
+
+
 def print_measures(title: str, pairs: Sequence[Pair], names: Sequence[str], resamples: int) -> None:
     """Print the measures of those `names` over problems in a line, if there is a problem."""
     if pairs:
@@ -179,6 +224,9 @@ def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str]
         of_side = {side: outcomes[problem.name][side] for side in sides}
         print_problem(problem, of_side, {side: corrected[side][number] for side in sides})
     print_summary(problems, outcomes, sides, resamples)
+    print_variants(problems, outcomes, sides, resamples)
+    if len(problems) > 1 and set(OURS) <= set(sides):
+        print_choice(problems, outcomes)
 
 
 def leave_out_missing(sides: Sequence[str]) -> list[str]:

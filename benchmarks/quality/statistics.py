@@ -72,6 +72,12 @@ def get_final_ratio(pair: Pair) -> Array:
     return ratio
 
 
+def get_search_ratio(pair: Pair) -> Array:
+    """Return the geometric mean over seeds of the ratio of final regrets. Both count as FLOOR at least."""
+    ours, theirs = (np.maximum(finals, FLOOR) for finals in pair.finals)
+    return _compute_geometric_mean(ours / theirs)
+
+
 def get_win_share(pair: Pair) -> Array:
     """Return the share of seeds in which the side ends lower. Ties count half."""
     ours, theirs = pair.finals
@@ -86,7 +92,8 @@ def count_wins(pair: Pair) -> tuple[int, int, int]:
 
 
 def _compute_geometric_mean(values: Array) -> Array:
-    return np.exp(np.log(values).mean(-1))
+    mean: Array = np.exp(np.log(values).mean(-1))
+    return mean
 
 
 def _choose_upper_median(values: Array) -> Array:
@@ -100,6 +107,33 @@ MEASURES = {
     "wins": Measure(get_win_share, lambda shares: shares.mean(-1)),
     "time": Measure(get_relative_time, _choose_upper_median),
 }
+
+SEARCHES = Measure(get_search_ratio, _compute_geometric_mean)  # for few seeds, whose medians say little
+
+
+class Choice(NamedTuple):
+    """A choice of a side on some problems, and the geometric means of all sides' ratios on those and on the others."""
+
+    chosen: int
+    on_these: Array
+    on_others: Array
+
+
+def choose_side(ratios: Array, these: Array) -> Choice:
+    """Choose the side with the lowest geometric mean.
+
+    Args:
+        ratios: (sides, problems).
+        these: Whether the choice is based on a problem, (problems,).
+    """
+    on_these, on_others = (_compute_geometric_mean(ratios[:, among]) for among in (these, ~these))
+    return Choice(int(on_these.argmin()), on_these, on_others)
+
+
+def choose_on_halves(ratios: Array, halves: int = RESAMPLES) -> list[Choice]:
+    """Return the choices on random halves of the problems. `ratios` is (sides, problems)."""
+    draw, problems = np.random.default_rng(0), ratios.shape[1]
+    return [choose_side(ratios, draw.permutation(problems) < problems // 2) for _ in range(halves)]
 
 
 def bootstrap(measure: Measure, pairs: Sequence[Pair], resamples: int = RESAMPLES) -> Interval:

@@ -73,6 +73,25 @@ def test_report_compares_with_the_best_peer_of_each_problem(capsys):
     assert "hyperband, all, best peer: final ratio 0.50 " in told
 
 
+def test_report_chooses_by_the_problems_that_are_not_left_out(capsys):
+    regrets = {
+        "hyperband": {"cliff": 0.1, "digits": 0.1, "annealed": 0.1},
+        "asha": {"cliff": 0.2, "digits": 0.02, "annealed": 0.1},
+        "ray": dict.fromkeys(("cliff", "digits", "annealed"), 0.2),
+        "warm-wrong": dict.fromkeys(("cliff", "digits", "annealed"), 0.12),
+    }
+    keys = [Key(problem, side, seed) for side in regrets for problem in regrets[side] for seed in range(2)]
+    problems = [problem for problem in all_problems() if problem.name in regrets["ray"]]
+    rows = search_quality.group_rows([build_row(key, regret=regrets[key.side][key.problem]) for key in keys])
+    search_quality.report(problems, rows, [*regrets], resamples=10)
+    told = capsys.readouterr().out
+    assert "  hyperband (0.50, 0.71) without digits (0.50, 0.10 on them)\n" in told
+    assert "  asha (0.50, 0.10) without cliff, annealed (0.50, 0.71 on them)\n" in told
+    assert "  hyperband if any one of 1 of 3 problems is left out alone\n" in told
+    assert "  warm-wrong against hyperband, ratio of single searches: 1.20 [1.20, 1.20] [1.20, 1.20], " in told
+    assert "lower/equal/higher 0/0/6\n" in told
+
+
 def test_search_has_a_regret_at_every_moment(monkeypatch):
     monkeypatch.setattr(runs, "TRAININGS", 0.5)
     row = run_search(Key("hartmann3-good", "random", 1))

@@ -11,6 +11,8 @@ from benchmarks.quality.statistics import (
     MEASURES,
     Pair,
     bootstrap,
+    choose_on_halves,
+    choose_side,
     correct_by_holm,
     count_wins,
     get_final_ratio,
@@ -99,3 +101,20 @@ def test_infinite_times_stay_in_the_interval():
     never = Pair(np.ones((4, 3)), np.zeros((4, 3)))
     interval = bootstrap(MEASURES["time"], [never], resamples=10)
     assert interval == (math.inf, (math.inf, math.inf), (math.inf, math.inf))
+
+
+def test_side_is_chosen_by_some_problems_and_judged_on_the_others():
+    ratios = np.array([[0.5, 0.125, 4.0], [1.0, 1.0, 1.0]])
+    found = choose_side(ratios, np.array([True, True, False]))
+    assert found.chosen == 0
+    assert (found.on_these.tolist(), found.on_others.tolist()) == ([0.25, 1.0], [4.0, 1.0])
+
+
+@pytest.mark.parametrize("problems", [2, 5, 6])
+def test_choices_on_halves_are_based_on_half_of_the_problems(problems):
+    ratios = 2.0 ** np.stack([2 ** np.arange(problems), np.zeros(problems)])  # so that a product tells its factors
+    for found in choose_on_halves(ratios, halves=5):
+        chosen_on = round(np.log2(found.on_these[0]) * (problems // 2))
+        others = round(np.log2(found.on_others[0]) * (problems - problems // 2))
+        assert chosen_on.bit_count() == problems // 2
+        assert chosen_on + others == 2**problems - 1
