@@ -59,13 +59,17 @@ def test_report_says_what_ends_lower(capsys):
     assert "searchlight, all, at rest: final ratio 1.25" in told
 
 
-def test_report_compares_with_the_best_peer_of_each_problem(capsys):
-    regrets = {"hyperband": 0.1, "ray": 0.4, "random": 0.2}
-    keys = [Key("cliff", side, seed) for side in regrets for seed in range(2)]
-    problems = [problem for problem in all_problems() if problem.name == "cliff"]
-    rows = search_quality.group_rows([build_row(key, regret=regrets[key.side]) for key in keys])
+def print_report(regrets, capsys):
+    """Return the report on two seeds with these final regrets by side and problem."""
+    keys = [Key(problem, side, seed) for side in regrets for problem in regrets[side] for seed in range(2)]
+    problems = [problem for problem in all_problems() if problem.name in regrets["ray"]]
+    rows = search_quality.group_rows([build_row(key, regret=regrets[key.side][key.problem]) for key in keys])
     search_quality.report(problems, rows, [*regrets], resamples=10)
-    told = capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_report_compares_with_the_best_peer_of_each_problem(capsys):
+    told = print_report({"hyperband": {"cliff": 0.1}, "ray": {"cliff": 0.4}, "random": {"cliff": 0.2}}, capsys)
     assert "against the best peer of each problem, of ray, random\n" in told
     assert "hyperband, all, random: final ratio 0.50 " in told
     assert "searches that end lower, equal and higher: 2/0/0" in told
@@ -80,11 +84,7 @@ def test_report_chooses_by_the_problems_that_are_not_left_out(capsys):
         "ray": dict.fromkeys(("cliff", "digits", "annealed"), 0.2),
         "warm-wrong": dict.fromkeys(("cliff", "digits", "annealed"), 0.12),
     }
-    keys = [Key(problem, side, seed) for side in regrets for problem in regrets[side] for seed in range(2)]
-    problems = [problem for problem in all_problems() if problem.name in regrets["ray"]]
-    rows = search_quality.group_rows([build_row(key, regret=regrets[key.side][key.problem]) for key in keys])
-    search_quality.report(problems, rows, [*regrets], resamples=10)
-    told = capsys.readouterr().out
+    told = print_report(regrets, capsys)
     assert "  hyperband (0.50, 0.71) without digits (0.50, 0.10 on them)\n" in told
     assert "  asha (0.50, 0.10) without cliff, annealed (0.50, 0.71 on them)\n" in told
     assert "  hyperband if any one of 1 of 3 problems is left out alone\n" in told
