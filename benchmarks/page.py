@@ -34,6 +34,8 @@ SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
 # Long studies, which `make bench` does not repeat: their results, and how long they took on two cores, where recorded.
 STUDIES = {
     "search_quality": "an hour",
+    "search_quality_peers": "21 min",
+    "search_quality_seconds": "7 min",
     "search_variants": "many hours",
     "confirmation": "",
     "importances": "",
