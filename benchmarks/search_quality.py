@@ -148,8 +148,7 @@ def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequen
         for peer in (peer for peer in sides if peer != side):
             pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in problems]
             print_measures(f"{side:>11}, all, {peer}", pairs, ["final ratio"], resamples)
-            wins = np.sum([count_wins(pair) for pair in pairs], axis=0)
-            print(f"{'':>15}searches that end lower, equal and higher: {'/'.join(map(str, wins))}")
+            print(f"{'':>15}searches that end lower, equal and higher: {format_wins(pairs)}")
         for kind, chosen in kinds.items():
             found = [outcomes[problem.name] for problem in chosen]
             pairs = [
@@ -164,11 +163,8 @@ def print_variants(problems: Sequence[Problem], outcomes: Outcomes, sides: Seque
     default = OURS[0]
     for side in (side for side in sides if side in VARIANTS and default in sides):
         pairs = [pair_with_peer(problem, outcomes[problem.name], side, default) for problem in problems]
-        wins = np.sum([count_wins(pair) for pair in pairs], axis=0)
-        print(
-            f"  {side} against {default}, ratio of single searches: "
-            f"{format_interval(bootstrap(SEARCHES, pairs, resamples))}, lower/equal/higher {'/'.join(map(str, wins))}"
-        )
+        ratio = format_interval(bootstrap(SEARCHES, pairs, resamples))
+        print(f"  {side} against {default}, ratio of single searches: {ratio}, lower/equal/higher {format_wins(pairs)}")
 
 
 def print_choice(problems: Sequence[Problem], outcomes: Outcomes) -> None:
@@ -182,8 +178,8 @@ def print_choice(problems: Sequence[Problem], outcomes: Outcomes) -> None:
             found = choose_side(ratios, ~left)
             on_these, on_others = (", ".join(f"{each:.2f}" for each in of) for of in found[1:])
             print(f"  {OURS[found.chosen]} ({on_these}) without {', '.join(names[left])} ({on_others} on them)")
-    alone = [choose_side(ratios, names != name).chosen for name in names]
-    print(f"  {OURS[0]} if any one of {alone.count(0)} of {len(names)} problems is left out alone")
+    without = [name for name in names if OURS[choose_side(ratios, names != name).chosen] != OURS[0]]
+    print(f"  {OURS[0]} without any single problem{' but ' * bool(without)}{', '.join(without)}")
     halves = choose_on_halves(ratios)
     relative = [each.on_others[0] / each.on_others[1] for each in halves]
     low, middle, high = np.percentile(relative, (2.5, 50, 97.5))
@@ -199,6 +195,11 @@ def print_measures(title: str, pairs: Sequence[Pair], names: Sequence[str], resa
         found = [f"{name} {format_interval(bootstrap(MEASURES[name], pairs, resamples))}" for name in names]
         lower = sum(get_final_ratio(pair) < 1 for pair in pairs)
         print(f"  {title}: {', '.join(found)}, ends lower on {lower} of {len(pairs)}", flush=True)
+
+
+def format_wins(pairs: Sequence[Pair]) -> str:
+    """Return the numbers of searches that end lower than, equal to and above those of the peer as text."""
+    return "/".join(map(str, np.sum([count_wins(pair) for pair in pairs], axis=0)))
 
 
 def format_interval(interval: Interval) -> str:

@@ -87,7 +87,7 @@ def test_report_chooses_by_the_problems_that_are_not_left_out(capsys):
     told = print_report(regrets, capsys)
     assert "  hyperband (0.50, 0.71) without digits (0.50, 0.10 on them)\n" in told
     assert "  asha (0.50, 0.10) without cliff, annealed (0.50, 0.71 on them)\n" in told
-    assert "  hyperband if any one of 1 of 3 problems is left out alone\n" in told
+    assert "  hyperband without any single problem but cliff, annealed\n" in told
     assert "  warm-wrong against hyperband, ratio of single searches: 1.20 [1.20, 1.20] [1.20, 1.20], " in told
     assert "lower/equal/higher 0/0/6\n" in told
 
