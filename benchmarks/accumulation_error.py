@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset
 
-from trainables.update import Updater, windows
+from searchlight.trainables.update import Updater, windows
 
 SIZE, MICRO_BATCHES, EPOCHS, SAMPLES, TOKENS, CLASSES = 4, 10, 2, 4, 8, 5
 LABELS = [32, 32, 32, 32, 32, 8, 20, 12, 32, 32]  # per micro-batch, of 4 samples with 8 tokens each

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.task_runs import difference, mean, train_all
-from models.arc.generators.generator import FAMILIES, generate
-from trainables.arc import ArcTask
+from searchlight.models.arc.generators.generator import FAMILIES, generate
+from searchlight.trainables.arc import ArcTask
 
 ON = {"use_prompt": True, "use_policy": True, "curriculum_start": 0.6}
 TRAINED = {

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from scipy.stats import permutation_test
 
 from benchmarks.task_runs import in_processes
-from models.arc import Adaptation, Grid, prepare
-from models.arc.canvas import to_grid
-from models.arc.generators.families import EASY
-from models.arc.unlearned import look_up, two_guesses
-from trainables.arc import ArcTask
-from trainables.arc.config import ArcConfig
-from trainables.training.trainer import TrialTrainer
+from searchlight.models.arc import Adaptation, Grid, prepare
+from searchlight.models.arc.canvas import to_grid
+from searchlight.models.arc.generators.families import EASY
+from searchlight.models.arc.unlearned import look_up, two_guesses
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.training.trainer import TrialTrainer
 
 SOLVED = 0.9  # of a family's tests, within two attempts
 LEARNED = ("trained agent", "adapted agent")

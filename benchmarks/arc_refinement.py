@@ -13,10 +13,10 @@ import argparse
 import numpy as np
 import torch
 
-from models.arc import Batch, Grid, Solver, sit
-from trainables.arc import ArcTask
-from trainables.arc.config import ArcConfig
-from trainables.training.trainer import TrialTrainer
+from searchlight.models.arc import Batch, Grid, Solver, sit
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.training.trainer import TrialTrainer
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from itertools import islice
 
 import torch
 
-from trainables.arc import ArcTask
-from trainables.arc.config import ArcConfig
-from trainables.context import Context
-from trainables.precision import Precision
-from trainables.training.trainer import TrialTrainer
-from trainables.update.batches import to_device
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update.batches import to_device
 
 WARM = 5  # windows
 

@@ -15,12 +15,12 @@ import numpy as np
 import optuna
 import torch
 
-from search.config.search_space import resolve_space
-from trainables.arc import ArcTask
-from trainables.arc.config import ArcConfig
-from trainables.context import Context
-from trainables.precision import Diverged
-from trainables.training.trainer import train
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.training.trainer import train
 
 SETTINGS = {"epochs": "3", "views": "1", "max_side": "10"}  # those of `make search`
 SEARCHED = {"precision": "fp32,bf16"}  # a search on a CPU leaves fp16 out

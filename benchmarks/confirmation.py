@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from benchmarks.quality.digit_seeds import load_values
 from benchmarks.quality.hartmann import ALPHA, A, P
-from search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
-from search.config.objectives import Objective
-from search.schedulers.confirmation import default_runs, next_round, num_finalists
+from searchlight.search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
+from searchlight.search.config.objectives import Objective
+from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
 
 TRIALS = 20
 RUNS = (default_runs(TRIALS, 1), 15)

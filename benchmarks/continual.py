@@ -18,9 +18,9 @@ from typing import Any, get_args
 import torch
 
 from benchmarks.task_runs import Report, deviation, mean, train_all
-from models.liquid.continual import Scenario
-from trainables.liquid import LiquidTask
-from trainables.liquid.task import Batch
+from searchlight.models.liquid.continual import Scenario
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.liquid.task import Batch
 
 NO_REPLAY = {"replay": {"fraction": 0.0}}
 METHODS: dict[str, dict[str, Any]] = {

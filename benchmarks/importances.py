@@ -21,11 +21,11 @@ from optuna.importance import get_param_importances
 from benchmarks.quality.problems import OBJECTIVE, Curve, Problem, Values
 from benchmarks.quality.simulator import simulate
 from benchmarks.quality.strategies import Searchlight
-from search.analysis.importance import FEWEST, Importances, find_importances
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.study.record import SearchRecord
-from trainables.task import TaskConfig, searchable
+from searchlight.search.analysis.importance import FEWEST, Importances, find_importances
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.study.record import SearchRecord
+from searchlight.trainables.task import TaskConfig, searchable
 
 EPOCHS = 27
 SIZES = (FEWEST, 30, 50, 100)

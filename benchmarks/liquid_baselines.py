@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from search.config.flatten import nest
-from trainables.liquid import LiquidTask, data
-from trainables.liquid.config import LiquidConfig
-from trainables.liquid.task import ERRORS
-from trainables.training.trainer import train
+from searchlight.search.config.flatten import nest
+from searchlight.trainables.liquid import LiquidTask, data
+from searchlight.trainables.liquid.config import LiquidConfig
+from searchlight.trainables.liquid.task import ERRORS
+from searchlight.trainables.training.trainer import train
 
 Errors = dict[str, float]
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.liquid.cells import LTC, NCP, CfC, Liquid
-from models.liquid.spiking import LIF
+from searchlight.models.liquid.cells import LTC, NCP, CfC, Liquid
+from searchlight.models.liquid.spiking import LIF
 
 try:
     import ncps.torch

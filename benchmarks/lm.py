@@ -10,11 +10,11 @@ import time
 
 import torch
 
-from models.liquid.data import bits_per_byte
-from trainables.lm import LmTask
-from trainables.lm.config import LmConfig
-from trainables.lm.data import ORDERS
-from trainables.training.trainer import train
+from searchlight.models.liquid.data import bits_per_byte
+from searchlight.trainables.lm import LmTask
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.lm.data import ORDERS
+from searchlight.trainables.training.trainer import train
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.task_runs import Report, difference, mean, train_all
-from trainables.liquid import LiquidTask
+from searchlight.trainables.liquid import LiquidTask
 
 STILL = 1e-12  # a rate that moves nothing
 RULES: dict[str, Mapping[str, Any]] = {

@@ -36,13 +36,13 @@ def measure_epoch(task: str, where: str, precision: str) -> float:
     """Return the mean seconds of an epoch of the config that the audit calls `where`, without the first epoch."""
     import torch
 
-    from search.config import load_config
-    from search.experiment import plan
-    from search.experiment.preflight import build_request, has_gpus
-    from trainables.context import Context
-    from trainables.preflight.observation import UNLIMITED
-    from trainables.registry import load_class
-    from trainables.training.trainer import TrialTrainer
+    from searchlight.search.config import load_config
+    from searchlight.search.experiment import plan
+    from searchlight.search.experiment.preflight import build_request, has_gpus
+    from searchlight.trainables.context import Context
+    from searchlight.trainables.preflight.observation import UNLIMITED
+    from searchlight.trainables.registry import load_class
+    from searchlight.trainables.training.trainer import TrialTrainer
 
     with tempfile.TemporaryDirectory() as storage:
         planned = plan(load_config({"task": task, "storage": storage}))

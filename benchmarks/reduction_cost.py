@@ -28,7 +28,7 @@ from torch import Tensor, multiprocessing, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from trainables.update import Updater
+from searchlight.trainables.update import Updater
 
 RANKS, SIZE, BATCH_SIZE, LR, WARMUP = 2, 4, 8, 1e-2, 3
 

@@ -58,8 +58,8 @@ class Meter:
 
     def watch(self) -> None:
         """Wrap the methods of the searcher and the tracker."""
-        from search.execution.searcher import StudySearcher
-        from search.tracking.tracker import MLflowCallback
+        from searchlight.search.execution.searcher import StudySearcher
+        from searchlight.search.tracking.tracker import MLflowCallback
 
         suggest, finish, me = StudySearcher.suggest, MLflowCallback.finish, psutil.Process()
 
@@ -141,7 +141,7 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
     The first share is of the time from the first start of a segment to the last end. The second is of the time between
     each gang's own first start and last end. It leaves out the last round, in which not all gangs have a trial.
     """
-    from search.study.trial import get_reports, get_segments
+    from searchlight.search.study.trial import get_reports, get_segments
 
     segments = [segment for trial in trials for segment in get_segments(trial)]
     reports = [report for trial in trials for report in get_reports(trial).values()]
@@ -157,9 +157,9 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
 
 
 def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
-    from search.config import load_config
-    from search.experiment import run
-    from search.reporting.console.tables import create_console
+    from searchlight.search.config import load_config
+    from searchlight.search.experiment import run
+    from searchlight.search.reporting.console.tables import create_console
 
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri
@@ -192,7 +192,7 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
 def tell(
     given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
 ) -> None:
-    from search.study.trial import get_reports
+    from searchlight.search.study.trial import get_reports
 
     trials = result.searched.trials
     reports = sum(len(get_reports(trial)) for trial in trials)
@@ -245,7 +245,7 @@ def store_size(study: str, folder: Path) -> str:
         return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
     import sqlalchemy
 
-    from search.storage.postgres import PostgresBackend
+    from searchlight.search.storage.postgres import PostgresBackend
 
     engine = sqlalchemy.create_engine(PostgresBackend(folder, study).engine_url)
     with engine.connect() as connection:

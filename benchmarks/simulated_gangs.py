@@ -4,9 +4,9 @@ A gang of one GPU has eight processes and 1.35 GiB. A bare Ray actor takes 67 Mi
 256 of them would still take 30 GiB. So a gang is an object here, in one of a few actors. Tune's actor manager calls it
 like an actor, with the same calls, results and sizes of results.
 
-The gang's code (`search.execution.gang.Gang`, its mailbox and its calls of the registry), its placement groups and the
-whole driver are real. A thread replaces the TorchTrainer. It takes a segment, waits as long as its epochs would train,
-and sends the reports of a worker. Each has a checkpoint of some bytes for the driver to delete.
+The gang's code (`searchlight.search.execution.gang.Gang`, its mailbox and its calls of the registry), its placement
+groups and the whole driver are real. A thread replaces the TorchTrainer. It takes a segment, waits as long as its
+epochs would train, and sends the reports of a worker. Each has a checkpoint of some bytes for the driver to delete.
 """
 
 import os
@@ -19,8 +19,8 @@ from ray.actor import ActorClass
 from ray.util import placement_group
 
 from benchmarks.scale_task import ScaleConfig, loss_of
-from search.execution.gang import Gang
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
+from searchlight.search.execution.gang import Gang
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 
 METRICS = 20
 HOSTS = 4

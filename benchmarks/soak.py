@@ -240,7 +240,7 @@ def endure(driver: Driver, faults: Faults, until: float, draw: random.Random) ->
 
 def finish(driver: Driver) -> None:
     """Interrupt the search, and resume it until all trials that it began have ended."""
-    from search.study.record import load_search
+    from searchlight.search.study.record import load_search
 
     assert driver.process is not None
     driver.remember_processes()

@@ -14,9 +14,9 @@ from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial
 
 from benchmarks.soak_task import Soak
-from search.study.record import load_search
-from search.study.trial import get_outcome, get_reports
-from trainables.training.trainer import train
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_outcome, get_reports
+from searchlight.trainables.training.trainer import train
 
 METRIC = "val/loss"
 LEFT_S = 60  # for the processes of killed drivers to end

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 WINDOW_S = 0.06  # a pause, so that a trial takes seconds and little CPU time
 

@@ -16,11 +16,11 @@ from optuna.samplers import RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
 from optuna.storages.journal import JournalFileBackend
 
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.storage.study_store import open_store
-from search.study.study import SearchStudy
-from trainables.task import TaskConfig, searchable
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.task import TaskConfig, searchable
 
 REPORTS = 5
 

@@ -27,11 +27,11 @@ def main() -> None:
     from optuna.samplers import RandomSampler
 
     from benchmarks.scale_task import ScaleConfig, loss_of
-    from search.config.objectives import Objective
-    from search.config.search_space import resolve_space
-    from search.samplers.factory import sampler_factory
-    from search.storage.study_store import open_store
-    from search.study.study import SearchStudy
+    from searchlight.search.config.objectives import Objective
+    from searchlight.search.config.search_space import resolve_space
+    from searchlight.search.samplers.factory import sampler_factory
+    from searchlight.search.storage.study_store import open_store
+    from searchlight.search.study.study import SearchStudy
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = resolve_space(ScaleConfig, {"precision": "fp32"}, {})

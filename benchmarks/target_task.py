@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 EPOCHS, BATCH, TRAINED = 27, 32, 900
 SPACE = {  # each parameter with its bounds; all but dropout are searched by their logarithm

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from trainables.task import Task
-from trainables.training.trainer import train
+from searchlight.trainables.task import Task
+from searchlight.trainables.training.trainer import train
 
 Report = dict[str, float]
 Which = Literal["best", "last"]

@@ -4,8 +4,8 @@ from typing import Any
 
 from tiny_task import note
 
-from trainables.lm import LmTask
-from trainables.update import UpdateReport
+from searchlight.trainables.lm import LmTask
+from searchlight.trainables.update import UpdateReport
 
 
 class TimedLm(LmTask):

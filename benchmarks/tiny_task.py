@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from trainables.task import Task, TaskConfig, searchable
-from trainables.update import UpdateReport
+from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.update import UpdateReport
 
 EPOCHS = int(os.environ.get("BENCH_EPOCHS", "3"))
 

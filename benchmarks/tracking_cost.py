@@ -38,16 +38,16 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     """Run one search and return the measurements of its driver."""
     from optuna.samplers import RandomSampler
 
-    from search.config import load_config
-    from search.config.libraries import configure_libraries
-    from search.config.objectives import Objective
-    from search.config.search_space import resolve_space
-    from search.study.study import create_study
-    from search.tracking.events import make_search_end
-    from search.tracking.runs import Runs
-    from search.tracking.tracker import MLflowCallback
-    from search.tracking.uri import resolve_tracking_uri
-    from trainables.task import TaskConfig, searchable
+    from searchlight.search.config import load_config
+    from searchlight.search.config.libraries import configure_libraries
+    from searchlight.search.config.objectives import Objective
+    from searchlight.search.config.search_space import resolve_space
+    from searchlight.search.study.study import create_study
+    from searchlight.search.tracking.events import make_search_end
+    from searchlight.search.tracking.runs import Runs
+    from searchlight.search.tracking.tracker import MLflowCallback
+    from searchlight.search.tracking.uri import resolve_tracking_uri
+    from searchlight.trainables.task import TaskConfig, searchable
 
     class Config(TaskConfig):
         lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)

@@ -25,8 +25,8 @@ from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
-from models.lm.transformer import SYMBOLS, Transformer
-from trainables.update import Ema, Updater
+from searchlight.models.lm.transformer import SYMBOLS, Transformer
+from searchlight.trainables.update import Ema, Updater
 
 MAX_NORM, DECAY = 1.0, 0.999
 RAW, RAW_LOADER, HF = "raw", "raw, data loader", "HF Trainer"

@@ -8,7 +8,7 @@ Actor and critic have one optimizer each. A window in which one of them has a Na
 
 import torch
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class ActorCriticConfig(TaskConfig):

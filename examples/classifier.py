@@ -5,7 +5,7 @@ python search/run.py examples/classifier.py:Classifier --trials 20
 
 import torch
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class ClassifierConfig(TaskConfig):

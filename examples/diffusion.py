@@ -8,7 +8,7 @@ that is a constant without a gradient fails the trial at its first update. The d
 
 import torch
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 WORDS = ["row", "column", "square", "cross"]
 

@@ -4,11 +4,11 @@ from typing import Any, NoReturn
 
 import click
 
-from search import run
-from search.config.search_config import OPTIONS
-from search.reporting.console.command_line import Command, build_parameters, run_command
-from search.reporting.console.listing import print_searches
-from search.storage.locations import parse_storage
+from searchlight.search import run
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.reporting.console.command_line import Command, build_parameters, run_command
+from searchlight.search.reporting.console.listing import print_searches
+from searchlight.search.storage.locations import parse_storage
 
 RESUMABLE = build_parameters([option for option in OPTIONS if option.resumable or option.key == "storage"])
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
@@ -22,7 +22,7 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name == "report":
-            from search.report import main
+            from searchlight.search.report import main
 
             return main
         return super().get_command(ctx, name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainables.filesystem.paths import StoragePath
+from searchlight.trainables.filesystem.paths import StoragePath
 
 PROGRAM = "searchlight"
 SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "report": "report.py"}
@@ -43,7 +43,7 @@ def format_command(name: str) -> str:
     python = Path(sys.executable)
     interpreter = "python" if _is_on_path(python.with_name("python")) else _shorten_path(python)
     script, *option = SCRIPTS[name].split()
-    return " ".join([interpreter, _shorten_path(Path(__file__).with_name(script)), *option])
+    return " ".join([interpreter, _shorten_path(Path(__file__).resolve().with_name(script)), *option])
 
 
 def _is_on_path(program: Path) -> bool:

@@ -14,19 +14,19 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import click
 
-from search.analysis import comparison
-from search.analysis.divergence import find_divergence
-from search.config.option import parse_model_name
-from search.errors import UsageError
-from search.reporting.console.command_line import Command, exit_with, run_command
-from search.reporting.console.summary import print_confirmations, print_trials
-from search.reporting.console.tables import build_comparison_table, create_report_console
-from search.reporting.html import write_report
-from search.reporting.html.comparison import write_comparison
-from search.reporting.parquet import write_parquet
-from search.storage.locations import parse_storage
-from search.study.record import SearchRecord, load_search
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis import comparison
+from searchlight.search.analysis.divergence import find_divergence
+from searchlight.search.config.option import parse_model_name
+from searchlight.search.errors import UsageError
+from searchlight.search.reporting.console.command_line import Command, exit_with, run_command
+from searchlight.search.reporting.console.summary import print_confirmations, print_trials
+from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console
+from searchlight.search.reporting.html import write_report
+from searchlight.search.reporting.html.comparison import write_comparison
+from searchlight.search.reporting.parquet import write_parquet
+from searchlight.search.storage.locations import parse_storage
+from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 @click.command(cls=Command)
@@ -71,9 +71,9 @@ def main(
 
 
 def _log_to_mlflow(folder: StoragePath, replay: bool, log_model: bool, register: str) -> None:
-    from search.tracking.errors import ModelError, TrackingError
-    from search.tracking.model.best_model import log_best  # imports the task's libraries
-    from search.tracking.replay import replay as log_missing
+    from searchlight.search.tracking.errors import ModelError, TrackingError
+    from searchlight.search.tracking.model.best_model import log_best  # imports the task's libraries
+    from searchlight.search.tracking.replay import replay as log_missing
 
     try:
         if replay:

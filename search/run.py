@@ -13,19 +13,19 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 
 import click
 
-from search.config import load_config
-from search.config.option import option_name
-from search.config.search_config import OPTIONS
-from search.errors import UsageError
-from search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
-from search.reporting.console.listing import print_plan, print_searches
-from search.storage.locations import parse_storage
-from trainables.filesystem.paths import StoragePath
-from trainables.registry import BUILT_IN_TASKS
+from searchlight.search.config import load_config
+from searchlight.search.config.option import option_name
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.errors import UsageError
+from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
+from searchlight.search.reporting.console.listing import print_plan, print_searches
+from searchlight.search.storage.locations import parse_storage
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.registry import BUILT_IN_TASKS
 
 if TYPE_CHECKING:
-    from search.analysis.result import SearchResult
-    from search.config import SearchConfig
+    from searchlight.search.analysis.result import SearchResult
+    from searchlight.search.config import SearchConfig
 
 START = "Start"
 RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Resume the search NAME, to finish it or to add trials.")
@@ -80,13 +80,13 @@ def main(
                 "--resume must come without --config, --dry-run and --preflight: the search continues as it began."
             )
         return resume_search(resume, as_json, given)
-    from search.experiment import runner  # imports the task's libraries
+    from searchlight.search.experiment import runner  # imports the task's libraries
 
     resolved = load_config(_select_given(given), Path(config) if config is not None else None)
     if preflight:
         return audit_search(resolved, dry_run, as_json)
     if dry_run:
-        from search.experiment.preflight import load_estimate
+        from searchlight.search.experiment.preflight import load_estimate
 
         planned = runner.plan(resolved)
         return print_plan(planned, load_estimate(planned))
@@ -95,10 +95,10 @@ def main(
 
 def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     """Audit the task of a search and print the findings. Exit with code 1 if the search must not start."""
-    from search.experiment import runner
-    from search.experiment.preflight import estimate, run_preflight
-    from search.reporting.console.preflight import print_audit
-    from search.reporting.console.tables import SafeStream, create_report_console
+    from searchlight.search.experiment import runner
+    from searchlight.search.experiment.preflight import estimate, run_preflight
+    from searchlight.search.reporting.console.preflight import print_audit
+    from searchlight.search.reporting.console.tables import SafeStream, create_report_console
 
     planned = runner.plan(config)
     audit = run_preflight(planned)
@@ -117,7 +117,7 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
 def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     """Resume the search `name` with overridden options and print its result."""
     given = _select_given(options)
-    from search.experiment import runner  # imports the task's libraries
+    from searchlight.search.experiment import runner  # imports the task's libraries
 
     place = parse_storage(given.pop("storage", None) or "runs") / name
     _print_result(runner.resume(name, place.parent, given), place, options["quiet"], as_json)
@@ -125,10 +125,10 @@ def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
 
 def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_json: bool) -> None:
     """Print the result. Exit with code 1 if no trial has one."""
-    from search.formatting import resume_command
-    from search.reporting.console.summary import print_summary
-    from search.reporting.console.tables import SafeStream, create_report_console
-    from search.study.trial import WITH_RESULT, get_outcome
+    from searchlight.search.formatting import resume_command
+    from searchlight.search.reporting.console.summary import print_summary
+    from searchlight.search.reporting.console.tables import SafeStream, create_report_console
+    from searchlight.search.study.trial import WITH_RESULT, get_outcome
 
     if as_json:
         print(json.dumps(result.as_json()), file=SafeStream(sys.stdout))

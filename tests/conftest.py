@@ -12,8 +12,8 @@ import hypothesis
 import pytest
 from click.testing import CliRunner
 
+from searchlight.trainables.filesystem.paths import parse_path
 from tests.servers.s3 import S3Server
-from trainables.filesystem.paths import parse_path
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
@@ -58,7 +58,7 @@ class Cli:
 
     def invoke(self, *arguments: str, script: str = "search/run.py") -> subprocess.CompletedProcess:
         """Run the command in this process, which saves the seconds of its imports. It must start no search."""
-        from search import report, run
+        from searchlight.search import report, run
 
         main = {"search/run.py": run.main, "search/report.py": report.main}[script]
         tasks = {file.stem for file in TASKS.glob("*.py")}  # of another folder, if a test has imported them

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import pytest
 
-from search import cli, report, run
-from search.config.search_config import OPTIONS
-from search.experiment import runner
-from search.experiment.plan import build_space
-from search.experiment.task_object import resolve_task
+from searchlight.search import cli, report, run
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.experiment import runner
+from searchlight.search.experiment.plan import build_space
+from searchlight.search.experiment.task_object import resolve_task
 from tests.conftest import ROOT
 from tests.test_readme import PAGES, README
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from search.study.record import load_search
-from trainables.training.trainer import train
+from searchlight.search.study.record import load_search
+from searchlight.trainables.training.trainer import train
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 TASKS = {
@@ -78,7 +78,7 @@ def test_search_of_the_notebook_resumes_without_it(make_cli):
     check = 'print(losses[-1] < losses[0], len(table), "Confirmed: " in result._repr_html_(), result.name)'
     *found, name = run("\n".join([*read_code_cells(), check]))
     assert found == ["True", "6", "True"]
-    again = f"from search.experiment import resume; result = resume({name!r}, given={{'trials': 7, 'confirm': 0}})"
+    again = f"from searchlight import resume; result = resume({name!r}, given={{'trials': 7, 'confirm': 0}})"
     assert run(f"{again}; print(len(result.trials), bool(result.best))") == ["7", "True"]
     (task,) = (cli.folder / "runs" / name / "code").glob("task_Sine.py")
     assert load_search(cli.folder / "runs" / name).about["config"]["task"] == f"{task}:Sine"

@@ -26,7 +26,13 @@ LAYERS = [
     ("trainables.worker",),
     ("trainables.preflight",),
     ("trainables.training",),
-    ("trainables.checkpoint", "trainables.isolation", "trainables.arc", "trainables.liquid", "trainables.lm"),
+    (
+        "trainables.checkpoint",
+        "trainables.isolation",
+        "trainables.arc",
+        "trainables.liquid",
+        "trainables.lm",
+    ),
     ("trainables.registry",),
     ("trainables.task",),
     ("trainables.update",),
@@ -57,10 +63,10 @@ def modules_imported_by(file: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name.removeprefix("searchlight.") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} must import absolutely"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {f"{node.module}.{alias.name}".removeprefix("searchlight.") for alias in node.names}
     return names
 
 

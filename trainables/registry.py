@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
-    from trainables.task import Task
+    from searchlight.trainables.task import Task
 
 # To add a built-in task, add a folder to this package and a line here.
 BUILT_IN_TASKS = {
-    "arc": "trainables.arc:ArcTask",
-    "liquid": "trainables.liquid:LiquidTask",
-    "lm": "trainables.lm:LmTask",
+    "arc": "searchlight.trainables.arc:ArcTask",
+    "liquid": "searchlight.trainables.liquid:LiquidTask",
+    "lm": "searchlight.trainables.lm:LmTask",
 }
 OURS = ("search", "trainables")  # Ray may ship these next to a user's modules
 MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"

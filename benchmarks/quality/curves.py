@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from trainables.task import TaskConfig, searchable
+from searchlight.trainables.task import TaskConfig, searchable
 
 Values = Mapping[str, Any]
 NEVER = 10**9

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.quality.digits import DigitsConfig, train
-from search.config.search_space import resolve_space
-from trainables.context import Context
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.context import Context
 
 CONFIGS = 60
 SEEDS = 20

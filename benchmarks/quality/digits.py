@@ -16,11 +16,11 @@ import optuna
 import torch
 from torch import Tensor, nn
 
-from search.config.search_space import resolve_space
-from trainables.context import Context
-from trainables.precision import Diverged
-from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import TrialTrainer
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.training.trainer import TrialTrainer
 
 EPOCHS = 27
 ROWS = 900

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.task import TaskConfig, searchable
+from searchlight.trainables.task import TaskConfig, searchable
 
 Array = NDArray[np.float64]
 

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from models.liquid.data.corpus import DOMAINS
-from trainables.lm.config import LmConfig
-from trainables.lm.data import Corpus
-from trainables.lm.task import LmTask
-from trainables.task import searchable
+from searchlight.models.liquid.data.corpus import DOMAINS
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.lm.data import Corpus
+from searchlight.trainables.lm.task import LmTask
+from searchlight.trainables.task import searchable
 
 BYTES, TRAINED = 300_000, 270_000  # of the reference, and of its training part
 WINDOWS = 96  # of validation and test together

@@ -23,7 +23,7 @@ from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHal
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import TrialState
 
-from search.config.flatten import flatten
+from searchlight.search.config.flatten import flatten
 
 from .problems import OBJECTIVE, Problem
 from .simulator import Job

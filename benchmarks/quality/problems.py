@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import optuna
 
-from search.config.search_space import Space, resolve_space
-from trainables.task import TaskConfig
+from searchlight.search.config.search_space import Space, resolve_space
+from searchlight.trainables.task import TaskConfig
 
 from . import curves, digits, hartmann
 

@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.config.flatten import flatten
-from search.config.search_space import Parameter, Space, resolve_space
-from trainables.liquid import LiquidTask
-from trainables.liquid.config import LiquidConfig
-from trainables.precision import Diverged
-from trainables.task import Task, TaskConfig
-from trainables.training.trainer import train
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.search_space import Parameter, Space, resolve_space
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.liquid.config import LiquidConfig
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training.trainer import train
 
 from .language import SmallLm, SmallLmConfig
 from .problems import EPOCH_S, Curve, Problem, Values, all_problems

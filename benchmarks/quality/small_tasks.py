@@ -13,8 +13,8 @@ import torch
 from sklearn import datasets
 from torch import Tensor, nn
 
-from trainables.task import Task, TaskConfig, searchable
-from trainables.update.lr_schedules import warmup_cosine
+from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.update.lr_schedules import warmup_cosine
 
 from .digits import load
 

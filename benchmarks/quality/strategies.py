@@ -15,17 +15,17 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
-from search.config import SearchConfig
-from search.config.flatten import flatten
-from search.config.objectives import Objective
-from search.config.search_config import SchedulerName
-from search.execution.report_handler import SearchLimits
-from search.execution.searcher import StudySearcher
-from search.samplers.factory import sampler_factory
-from search.schedulers.base import Scheduler
-from search.schedulers.factory import create_scheduler
-from search.study.study import SearchStudy
-from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_config import SchedulerName
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.schedulers.base import Scheduler
+from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 from .problems import OBJECTIVE, Problem
 from .simulator import Job, Side

@@ -16,11 +16,11 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import Objective
-from search.samplers.factory import sampler_factory
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.base import Scheduler, TrialProgress
-from search.study.study import SearchStudy
+from searchlight.search.config.objectives import Objective
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.base import Scheduler, TrialProgress
+from searchlight.search.study.study import SearchStudy
 
 from .problems import Problem
 from .strategies import Make, Searchlight

@@ -22,10 +22,10 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from search.analysis.best_trials import find_best  # noqa: E402  they are found now
-from search.study.record import load_search  # noqa: E402
+from searchlight.search.analysis.best_trials import find_best  # noqa: E402  they are found now
+from searchlight.search.study.record import load_search  # noqa: E402
+from searchlight.trainables.task.images import find_best_images  # noqa: E402
 from tests.servers.mlflow import MlflowServer  # noqa: E402
-from trainables.task.images import find_best_images  # noqa: E402
 
 METRIC = "val/score"
 SETTLED_MS = 2000

@@ -1,22 +1,22 @@
 """ARC puzzles: their data, a grid model that answers them under prompts, a policy that refines these, and scores."""
 
-from models.arc.adaptation import Adaptation, pools_of
-from models.arc.agent import PROPOSALS, GridAgent
-from models.arc.attempts import View, all_attempts, read_views, two_attempts
-from models.arc.augment import Augmentation
-from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
-from models.arc.contamination import check_disjoint, without
-from models.arc.curriculum import Curriculum
-from models.arc.datasets import SOURCES, load_puzzles
-from models.arc.episodes import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
-from models.arc.evaluation import Answers, Exam, prepare, sit
-from models.arc.losses import cell_loss
-from models.arc.metrics import metrics, tally
-from models.arc.policy import PromptPolicy
-from models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
-from models.arc.rendering import Case, draw
-from models.arc.solver import Solver, Weights
-from models.arc.unlearned import score_unlearned
+from searchlight.models.arc.adaptation import Adaptation, pools_of
+from searchlight.models.arc.agent import PROPOSALS, GridAgent
+from searchlight.models.arc.attempts import View, all_attempts, read_views, two_attempts
+from searchlight.models.arc.augment import Augmentation
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
+from searchlight.models.arc.contamination import check_disjoint, without
+from searchlight.models.arc.curriculum import Curriculum
+from searchlight.models.arc.datasets import SOURCES, load_puzzles
+from searchlight.models.arc.episodes import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
+from searchlight.models.arc.evaluation import Answers, Exam, prepare, sit
+from searchlight.models.arc.losses import cell_loss
+from searchlight.models.arc.metrics import metrics, tally
+from searchlight.models.arc.policy import PromptPolicy
+from searchlight.models.arc.puzzles import Grid, Puzzle, digest, from_arrays, to_arrays
+from searchlight.models.arc.rendering import Case, draw
+from searchlight.models.arc.solver import Solver, Weights
+from searchlight.models.arc.unlearned import score_unlearned
 
 __all__ = [
     "BORDER",

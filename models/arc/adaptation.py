@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.arc.episodes import TrainingPool
-from models.arc.puzzles import Puzzle
-from models.arc.solver import Solver, Weights
+from searchlight.models.arc.episodes import TrainingPool
+from searchlight.models.arc.puzzles import Puzzle
+from searchlight.models.arc.solver import Solver, Weights
 
 BATCH = 4  # episodes in a step: more cost more, and gain no more
 BETAS = (0.9, 0.98)

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.arc.baselines import GUESSES, extents, guess_outputs, guess_sizes
-from models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
-from models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from models.arc.pointers import DIRECTIONS, HEADS, Pointers, copy, hits, mix
-from models.arc.refinement import Reading, Refiner
+from searchlight.models.arc.baselines import GUESSES, extents, guess_outputs, guess_sizes
+from searchlight.models.arc.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
+from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from searchlight.models.arc.pointers import DIRECTIONS, HEADS, Pointers, copy, hits, mix
+from searchlight.models.arc.refinement import Reading, Refiner
 
 ROLES = 7
 HYPOTHESES = GUESSES + DIRECTIONS * HEADS

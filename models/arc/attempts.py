@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.augment import inverse_symmetry, transform
-from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
-from models.arc.puzzles import Grid
+from searchlight.models.arc.augment import inverse_symmetry, transform
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
+from searchlight.models.arc.puzzles import Grid
 
 DIGITS = 4  # of votes: the weights of a view's candidates sum to 1, give or take the last bits
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from models.arc.puzzles import COLOURS, Grid, Puzzle
+from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from searchlight.models.arc.puzzles import COLOURS, Grid, Puzzle
 
 SYMMETRIES = 8
 

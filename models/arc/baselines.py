@@ -9,7 +9,7 @@ Shapes: B episodes, D demonstrations, M = 1 + D inputs (the query first), S the 
 import torch
 from torch import Tensor
 
-from models.arc.canvas import BORDER, FIRST_COLOUR
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR
 
 GUESSES = 13
 

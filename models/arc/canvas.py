@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.puzzles import COLOURS, Grid
+from searchlight.models.arc.puzzles import COLOURS, Grid
 
 PAD = 0
 BORDER = 1

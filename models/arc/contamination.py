@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from models.arc.augment import SYMMETRIES, transform
-from models.arc.puzzles import COLOURS, Pair, Puzzle
+from searchlight.models.arc.augment import SYMMETRIES, transform
+from searchlight.models.arc.puzzles import COLOURS, Pair, Puzzle
 
 # ARC-AGI-1 as published holds two puzzles in both of its splits, one of them turned and recoloured. Every score that
 # is reported on it includes them.

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.arc.generators.generator import EASY, FAMILIES, SMALLEST_SIDE, generate_split
-from models.arc.puzzles import COLOURS, LARGEST_SIDE, Grid, Pair, Puzzle, longest_side, short
+from searchlight.models.arc.generators.generator import EASY, FAMILIES, SMALLEST_SIDE, generate_split
+from searchlight.models.arc.puzzles import COLOURS, LARGEST_SIDE, Grid, Pair, Puzzle, longest_side, short
 
 Split = Literal["training", "evaluation"]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.puzzles import COLOURS, LARGEST_SIDE, Puzzle, count_objects
+from searchlight.models.arc.puzzles import COLOURS, LARGEST_SIDE, Puzzle, count_objects
 
 MANY_OBJECTS = 100
 

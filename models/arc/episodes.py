@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.arc.augment import SYMMETRIES, random_renamings, rename, transform
-from models.arc.canvas import SYMBOLS, to_canvases
-from models.arc.curriculum import UNIFORM, Curriculum
-from models.arc.difficulty import levels
-from models.arc.puzzles import LARGEST_SIDE, Grid, Pair, Puzzle, longest_side
+from searchlight.models.arc.augment import SYMMETRIES, random_renamings, rename, transform
+from searchlight.models.arc.canvas import SYMBOLS, to_canvases
+from searchlight.models.arc.curriculum import UNIFORM, Curriculum
+from searchlight.models.arc.difficulty import levels
+from searchlight.models.arc.puzzles import LARGEST_SIDE, Grid, Pair, Puzzle, longest_side
 
 
 class Batch(NamedTuple):

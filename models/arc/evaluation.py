@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.arc import free_energy
-from models.arc.adaptation import Adaptation
-from models.arc.attempts import View, all_attempts, read_views
-from models.arc.canvas import PAD
-from models.arc.episodes import TestEpisodes, rehearsals
-from models.arc.puzzles import Grid, Puzzle
-from models.arc.solver import Solver
+from searchlight.models.arc import free_energy
+from searchlight.models.arc.adaptation import Adaptation
+from searchlight.models.arc.attempts import View, all_attempts, read_views
+from searchlight.models.arc.canvas import PAD
+from searchlight.models.arc.episodes import TestEpisodes, rehearsals
+from searchlight.models.arc.puzzles import Grid, Puzzle
+from searchlight.models.arc.solver import Solver
 
 EVALUATION_BATCH = 16  # larger ones leave the cache of a CPU and are slower
 TEST_DEMOS = 4

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.arc.canvas import SYMBOLS
-from models.arc.losses import kl_divergence
+from searchlight.models.arc.canvas import SYMBOLS
+from searchlight.models.arc.losses import kl_divergence
 
 
 def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:

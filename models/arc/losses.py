@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS
 
 BORDER_WEIGHT = 1.0
 PAD_WEIGHT = 0.1

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.arc.baselines import extents
-from models.arc.canvas import FIRST_COLOUR, to_canvases
-from models.arc.puzzles import Grid, Puzzle
+from searchlight.models.arc.baselines import extents
+from searchlight.models.arc.canvas import FIRST_COLOUR, to_canvases
+from searchlight.models.arc.puzzles import Grid, Puzzle
 
 SUMS = (
     "puzzles",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
 
 HEADS = 12
 DIRECTIONS = 4

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.arc.blocks import GridBlock
+from searchlight.models.arc.blocks import GridBlock
 
 
 class Reading(NamedTuple):

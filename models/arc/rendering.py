@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from models.arc.puzzles import Grid
+from searchlight.models.arc.puzzles import Grid
 
 PALETTE = (
     "#000000",

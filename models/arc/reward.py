@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.arc.baselines import extents
-from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
-from models.arc.metrics import cell_accuracies
+from searchlight.models.arc.baselines import extents
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, likeliest_sizes
+from searchlight.models.arc.metrics import cell_accuracies
 
 CELL_LIFT = 0.2
 SIZE = 0.1

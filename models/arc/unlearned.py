@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.arc.baselines import agreement, guess_outputs, guess_sizes
-from models.arc.canvas import PAD, SYMBOLS, to_grid
-from models.arc.episodes import Batch
-from models.arc.evaluation import EVALUATION_BATCH, Exam
-from models.arc.metrics import metrics, tally
-from models.arc.puzzles import Grid
+from searchlight.models.arc.baselines import agreement, guess_outputs, guess_sizes
+from searchlight.models.arc.canvas import PAD, SYMBOLS, to_grid
+from searchlight.models.arc.episodes import Batch
+from searchlight.models.arc.evaluation import EVALUATION_BATCH, Exam
+from searchlight.models.arc.metrics import metrics, tally
+from searchlight.models.arc.puzzles import Grid
 
 Canvas = NDArray[np.uint8]
 ERRORS = np.linspace(0.01, 0.9, 90)  # shares of wrong cells that an answer may be scored as having

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.liquid.cells import make_cell
-from models.liquid.plasticity import PlasticSynapses
-from models.liquid.spiking import LIF
+from searchlight.models.liquid.cells import make_cell
+from searchlight.models.liquid.plasticity import PlasticSynapses
+from searchlight.models.liquid.spiking import LIF
 
 
 class BlockState(NamedTuple):
@@ -29,7 +29,7 @@ class LiquidSpikingBlock(nn.Module):
         width: Features of the residual stream.
         units: Of the liquid cell.
         spikes: Neurons of each spiking layer.
-        cell: One of `models.liquid.cells.CELLS`.
+        cell: One of `searchlight.models.liquid.cells.CELLS`.
         neurons: Creates a layer with a number of neurons.
         synapses: Creates plastic synapses between both layers from their sizes, in addition to the trained ones. None:
             no plastic synapses.

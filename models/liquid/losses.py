@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.liquid.block import BlockState
-from models.liquid.continual import drawn_direction, masked_logits, random_signs
-from models.liquid.data import Kind, Samples
-from models.liquid.network import LiquidNetwork
+from searchlight.models.liquid.block import BlockState
+from searchlight.models.liquid.continual import drawn_direction, masked_logits, random_signs
+from searchlight.models.liquid.data import Kind, Samples
+from searchlight.models.liquid.network import LiquidNetwork
 
 BITS = 8.0  # per byte
 

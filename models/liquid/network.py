@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.liquid.block import BlockState, LiquidSpikingBlock
-from models.liquid.plasticity import PlasticSynapses
-from models.liquid.spiking import LIF
+from searchlight.models.liquid.block import BlockState, LiquidSpikingBlock
+from searchlight.models.liquid.plasticity import PlasticSynapses
+from searchlight.models.liquid.spiking import LIF
 
 BYTES = 256
 

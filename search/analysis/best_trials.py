@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from search.config.flatten import flatten
-from search.config.objectives import Objective, select_non_dominated
-from search.formatting import format_value
-from search.study.trial import (
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.objectives import Objective, select_non_dominated
+from searchlight.search.formatting import format_value
+from searchlight.search.study.trial import (
     OUTCOMES,
     WITH_RESULT,
     get_best_epoch,

@@ -8,25 +8,25 @@ from pathlib import Path
 from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import (
+from searchlight.search.analysis.best_trials import (
     BestTrial,
     count_outcomes,
     find_best,
     find_improving_reports,
     get_best_value_until,
 )
-from search.analysis.confirmation import Confirmation, describe_config
-from search.analysis.confirmed_best import confirm, get_confirmed_config
-from search.analysis.timeline import running_time
-from search.config.flatten import flatten
-from search.config.objectives import Objective
-from search.config.search_space import Parameter
-from search.errors import UsageError
-from search.formatting import format_change, format_duration, format_value, pluralize
-from search.study.datasets import get_datasets
-from search.study.record import SearchRecord
-from search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis.confirmation import Confirmation, describe_config
+from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import Parameter
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import format_change, format_duration, format_value, pluralize
+from searchlight.search.study.datasets import get_datasets
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values
+from searchlight.trainables.filesystem.paths import StoragePath
 
 ONE_EACH = "One search each: a small difference may be chance, and another --seed may reverse it."
 

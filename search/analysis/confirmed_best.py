@@ -5,11 +5,16 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import BestTrial, find_best
-from search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config, estimate_confirmation
-from search.formatting import format_percent, format_value
-from search.study.record import SearchRecord
-from search.study.trial import (
+from searchlight.search.analysis.best_trials import BestTrial, find_best
+from searchlight.search.analysis.confirmation import (
+    Confirmation,
+    ConfirmedConfig,
+    describe_config,
+    estimate_confirmation,
+)
+from searchlight.search.formatting import format_percent, format_value
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import (
     get_best_epoch,
     get_best_value,
     get_outcome,

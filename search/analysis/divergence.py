@@ -11,7 +11,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from search.study.trial import get_outcome
+from searchlight.search.study.trial import get_outcome
 
 FEWEST = 3  # diverged trials, others, and trials on either side of a split: fewer show nothing
 SHUFFLES = 99  # of which trials diverged; a region is told if at most one of them gives as clear a split

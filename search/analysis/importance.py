@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from search.analysis.ranking import rank_trials
-from search.study.record import SearchRecord
+from searchlight.search.analysis.ranking import rank_trials
+from searchlight.search.study.record import SearchRecord
 
 FEWEST = 20  # trials: fewer show next to nothing
 SHUFFLES = 39  # of the values; a parameter matters if at most one of them gives any parameter as much

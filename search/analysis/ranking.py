@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import select_pareto_trials
-from search.config import load_config
-from search.config.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
-from search.config.objectives import Objective
-from search.formatting import format_value
-from search.schedulers.factory import create_scheduler
-from search.study.record import SearchRecord
-from search.study.trial import (
+from searchlight.search.analysis.best_trials import select_pareto_trials
+from searchlight.search.config import load_config
+from searchlight.search.config.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_value
+from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_value,
     get_outcome,

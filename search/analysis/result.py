@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_pareto_front
-from search.analysis.confirmation import Confirmation, ConfirmedConfig
-from search.analysis.confirmed_best import confirm, find_confirmed_best, get_confirmed_config
-from search.analysis.divergence import Divergence, find_divergence
-from search.analysis.timeline import running_time
-from search.formatting import format_value
-from search.study.record import SearchRecord
-from search.study.trial import get_outcome, get_segments, intermediate_values, objective_values
+from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_pareto_front
+from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig
+from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best, get_confirmed_config
+from searchlight.search.analysis.divergence import Divergence, find_divergence
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.formatting import format_value
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_outcome, get_segments, intermediate_values, objective_values
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from optuna.trial import FrozenTrial
 
-from search.study.record import SearchRecord
-from search.study.trial import get_reports, get_segments
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_reports, get_segments
 
 Kind = Literal["start-up", "training", "waiting"]
 

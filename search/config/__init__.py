@@ -1,6 +1,6 @@
 """The request of the user: options, task, objectives and search space."""
 
-from search.config.loading import load_config
-from search.config.search_config import SearchConfig
+from searchlight.search.config.loading import load_config
+from searchlight.search.config.search_config import SearchConfig
 
 __all__ = ["SearchConfig", "load_config"]

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from search.config.option import option_name, read_yaml, wrap_in_list
-from search.config.search_config import OPTIONS, SearchConfig
-from search.config.validators import find_contradictions
-from search.errors import UsageError, format_validation_errors, suggest_nearest
-from search.storage import locations
+from searchlight.search.config.option import option_name, read_yaml, wrap_in_list
+from searchlight.search.config.search_config import OPTIONS, SearchConfig
+from searchlight.search.config.validators import find_contradictions
+from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
+from searchlight.search.storage import locations
 
 LARGEST_FILE = 2**20
 RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them
@@ -56,7 +56,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     problems = find_contradictions(config)
     study = ""
     if config.study:
-        from search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy
+        from searchlight.search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy
 
         try:
             study = resolve_url(config.study)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationInfo
 
-from search.config.stop_condition import StopCondition
+from searchlight.search.config.stop_condition import StopCondition
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
-"""Writes docs/options.md: python -m search.config.options_table."""
+"""Writes docs/options.md: python -m searchlight.search.config.options_table."""
 
 import itertools
 from pathlib import Path
 
-from search.config.option import Option
-from search.config.search_config import OPTIONS
+from searchlight.search.config.option import Option
+from searchlight.search.config.search_config import OPTIONS
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 HEAD = """# Options of a search
 
-`python -m search.config.options_table` writes this page. Each option with a key is also a key of a YAML file for
-`--config FILE`, which the command line overrides. If the last column has `--resume`, `--resume NAME` accepts the option
-and changes it for [the rest of the search](resume.md). README explains [rung and fidelity](../README.md#words).
+`python -m searchlight.search.config.options_table` writes this page. Each option with a key is also a key of a
+YAML file for `--config FILE`, which the command line overrides. If the last column has `--resume`, `--resume NAME`
+accepts the option and changes it for [the rest of the search](resume.md). README explains
+[rung and fidelity](../README.md#words).
 
 ## Options of a single call
 

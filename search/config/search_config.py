@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PositiveFloat
 
-from search.config.fidelity import Unit
-from search.config.option import (
+from searchlight.search.config.fidelity import Unit
+from searchlight.search.config.option import (
     Amount,
     Count,
     Duration,
@@ -21,9 +21,9 @@ from search.config.option import (
     parse_task,
     wrap_in_list,
 )
-from search.storage import locations
-from search.storage.working_copy import local_path_of
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.storage import locations
+from searchlight.search.storage.working_copy import local_path_of
+from searchlight.trainables.filesystem.paths import StoragePath
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 SchedulerName = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]

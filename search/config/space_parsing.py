@@ -9,7 +9,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from search.errors import UsageError, format_validation_errors
+from searchlight.search.errors import UsageError, format_validation_errors
 
 
 def get_declaration(field: FieldInfo) -> dict[str, Any] | None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search.errors import UsageError, suggest_nearest
-from search.formatting import join_words
-from trainables.registry import BUILT_IN_TASKS, OURS, load_class
-from trainables.task import Task
+from searchlight.search.errors import UsageError, suggest_nearest
+from searchlight.search.formatting import join_words
+from searchlight.trainables.registry import BUILT_IN_TASKS, OURS, load_class
+from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from search.config.option import SMALLEST_AMOUNT
-from search.config.search_config import OPTIONS, SearchConfig
-from trainables.filesystem.paths import RemotePath
+from searchlight.search.config.option import SMALLEST_AMOUNT
+from searchlight.search.config.search_config import OPTIONS, SearchConfig
+from searchlight.trainables.filesystem.paths import RemotePath
 
 FEWEST_CONFIRMING_RUNS = 4
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from search.config.objectives import Objective, select_non_dominated
-from search.errors import StoreError
-from search.storage.requests import DeletionQueue, retry_while_unavailable
-from search.study.trial import (
+from searchlight.search.config.objectives import Objective, select_non_dominated
+from searchlight.search.errors import StoreError
+from searchlight.search.storage.requests import DeletionQueue, retry_while_unavailable
+from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,
     get_outcome,
@@ -20,10 +20,10 @@ from search.study.trial import (
     is_confirming,
     objective_losses,
 )
-from trainables import checkpoint
-from trainables.checkpoint.file import DIGEST
-from trainables.filesystem.paths import RemotePath, StoragePath, list_sizes, parse_path, remove_tree
-from trainables.task import images
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint.file import DIGEST
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, list_sizes, parse_path, remove_tree
+from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"

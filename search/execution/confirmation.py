@@ -8,10 +8,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.fidelity import Unit, cumulative_cost
-from search.config.objectives import Objective, select_non_dominated
-from search.schedulers.confirmation import Run, default_runs, next_round, num_finalists
-from search.study.trial import (
+from searchlight.search.config.fidelity import Unit, cumulative_cost
+from searchlight.search.config.objectives import Objective, select_non_dominated
+from searchlight.search.schedulers.confirmation import Run, default_runs, next_round, num_finalists
+from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_value,
     get_outcome,
@@ -39,7 +39,7 @@ class ConfirmingRun:
 
     @property
     def attribute(self) -> dict[str, Any]:
-        """The attribute of the run in the study. See `search.study.trial.is_confirming`."""
+        """The attribute of the run in the study. See `searchlight.search.study.trial.is_confirming`."""
         return {"trial": self.trial, "round": self.round, "seed": self.seed}
 
 

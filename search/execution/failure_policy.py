@@ -5,7 +5,7 @@ from typing import Literal
 
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from trainables.worker.messages import Reached
+from searchlight.trainables.worker.messages import Reached
 
 FAILED_STARTS = 1  # in a row; then another gang continues the trial
 

@@ -12,12 +12,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import ray
 from ray import tune
 
-from search.execution.controller_settings import apply_controller_settings
-from search.execution.failure_policy import FailurePolicy
-from search.execution.gang_registry import STALL_EPOCHS, STALL_S, Registry
-from search.formatting import format_duration
-from trainables.registry import find_user_frame
-from trainables.worker.messages import (
+from searchlight.search.execution.controller_settings import apply_controller_settings
+from searchlight.search.execution.failure_policy import FailurePolicy
+from searchlight.search.execution.gang_registry import STALL_EPOCHS, STALL_S, Registry
+from searchlight.search.formatting import format_duration
+from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.worker.messages import (
     Delivery,
     EpochReport,
     GangReport,
@@ -284,7 +284,7 @@ class Gang(tune.Trainable):
     def train_workers(self, run: str) -> None:
         """Run workers until they end."""
         # Imported here, since it takes seconds and the driver imports this module, too.
-        from search.execution.gang_trainer import train
+        from searchlight.search.execution.gang_trainer import train
 
         train(self.settings, self.name, run)
 

@@ -12,9 +12,16 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node, take_snapshot
-from search.execution.mailbox import Mailbox
-from trainables.worker.messages import Delivery, EndedWorkers, EpochReport, GangStatus, SegmentAssignment, SegmentEnd
+from searchlight.search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node, take_snapshot
+from searchlight.search.execution.mailbox import Mailbox
+from searchlight.trainables.worker.messages import (
+    Delivery,
+    EndedWorkers,
+    EpochReport,
+    GangStatus,
+    SegmentAssignment,
+    SegmentEnd,
+)
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0  # interval of the polls of a gang, if there are few

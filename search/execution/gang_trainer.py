@@ -8,8 +8,8 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.placement_group import placement_group
 
-from search.execution.controller_settings import CONTROLLER_VARIABLES
-from trainables.private_api import (
+from searchlight.search.execution.controller_settings import CONTROLLER_VARIABLES
+from searchlight.trainables.private_api import (
     DatasetsCallback,
     DefaultPlacementGroupHandle,
     FixedScalingPolicy,
@@ -19,7 +19,7 @@ from trainables.private_api import (
     get_env_vars_to_propagate,
     get_ray_train_session_dir,
 )
-from trainables.worker.messages import GangSettings
+from searchlight.trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # timeout of calls to the registry
 ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
@@ -104,9 +104,9 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
         Exception: The error that ended the workers.
     """
     if settings.worker.objective:
-        from trainables.worker.train_function import work_on_function as work
+        from searchlight.trainables.worker.train_function import work_on_function as work
     else:
-        from trainables.worker.worker import work
+        from searchlight.trainables.worker.worker import work
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},

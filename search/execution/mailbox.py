@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from trainables.worker.messages import Delivery, EpochReport, Reached, SegmentAssignment, SegmentEnd
+from searchlight.trainables.worker.messages import Delivery, EpochReport, Reached, SegmentAssignment, SegmentEnd
 
 
 class Mailbox:

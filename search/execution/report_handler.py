@@ -8,17 +8,17 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from search.config.fidelity import Unit, epoch_cost
-from search.errors import StoreError
-from search.execution.callback import TrialCallback
-from search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
-from search.execution.stoppers import Stoppers
-from search.storage.requests import retry_while_unavailable
-from search.study.datasets import Datasets
-from search.study.study import SearchStudy
-from search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming
-from trainables.filesystem.paths import RemotePath, StoragePath
-from trainables.worker.messages import (
+from searchlight.search.config.fidelity import Unit, epoch_cost
+from searchlight.search.errors import StoreError
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
+from searchlight.search.execution.stoppers import Stoppers
+from searchlight.search.storage.requests import retry_while_unavailable
+from searchlight.search.study.datasets import Datasets
+from searchlight.search.study.study import SearchStudy
+from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
     GangResult,

@@ -11,18 +11,18 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
-from search.config.fidelity import cumulative_cost, report_field
-from search.config.flatten import flatten
-from search.config.search_space import Space
-from search.errors import StoreError, format_validation_errors
-from search.execution.callback import TrialCallback
-from search.execution.confirmation import ConfirmationPlan
-from search.execution.report_handler import ReportHandler, SearchLimits
-from search.samplers.perturbation import perturb
-from search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
-from search.schedulers.pbt import format_replacement_reason
-from search.study.study import SearchStudy
-from search.study.trial import (
+from searchlight.search.config.fidelity import cumulative_cost, report_field
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.search_space import Space
+from searchlight.search.errors import StoreError, format_validation_errors
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.execution.confirmation import ConfirmationPlan
+from searchlight.search.execution.report_handler import ReportHandler, SearchLimits
+from searchlight.search.samplers.perturbation import perturb
+from searchlight.search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
+from searchlight.search.schedulers.pbt import format_replacement_reason
+from searchlight.search.study.study import SearchStudy
+from searchlight.search.study.trial import (
     TrialCache,
     get_end_time,
     get_outcome,
@@ -31,8 +31,8 @@ from search.study.trial import (
     is_confirming,
     max_epochs,
 )
-from trainables.filesystem.paths import StoragePath
-from trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # attempts to draw hyperparameters that the task accepts

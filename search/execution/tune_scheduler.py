@@ -7,8 +7,8 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from search.execution.cluster.connection import find_lost_process
-from search.execution.failure_policy import describe_failure
+from searchlight.search.execution.cluster.connection import find_lost_process
+from searchlight.search.execution.failure_policy import describe_failure
 
 CHECK_S = 1.0  # how often Ray is checked
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
-from search.execution.callback import TrialCallback
-from search.execution.cluster.connection import join_thread
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.execution.cluster.connection import join_thread
 
 QUIET_S = 60.0  # time without progress after which a line is shown
 ROOM_S = 10.0  # a gang that waits longer for room is reported

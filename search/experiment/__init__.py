@@ -1,8 +1,8 @@
 """One search from its start to its end."""
 
-from search.analysis.result import SearchResult as Result
-from search.config import SearchConfig, load_config
-from search.experiment.plan import plan
-from search.experiment.runner import resume, run
+from searchlight.search.analysis.result import SearchResult as Result
+from searchlight.search.config import SearchConfig, load_config
+from searchlight.search.experiment.plan import plan
+from searchlight.search.experiment.runner import resume, run
 
 __all__ = ["Result", "SearchConfig", "load_config", "plan", "resume", "run"]

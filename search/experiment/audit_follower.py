@@ -5,14 +5,14 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from search.errors import UsageError
-from search.execution.cluster.connection import join_thread
-from search.experiment.stop import StopRequest
-from search.formatting import resume_command
-from search.reporting.console.preflight import format_finding, format_summary
-from search.reporting.console.progress import Progress
-from search.storage.atomic_file import write_atomic
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.experiment.stop import StopRequest
+from searchlight.search.formatting import resume_command
+from searchlight.search.reporting.console.preflight import format_finding, format_summary
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.trainables.filesystem.paths import StoragePath
 
 AUDIT_FILE = "preflight.json"
 

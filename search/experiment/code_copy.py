@@ -4,10 +4,10 @@ import itertools
 import shutil
 from pathlib import Path
 
-from search.config.task_source import TaskSource
-from search.experiment.plan import SearchPlan
-from search.study.study import SearchStudy
-from search.tracking.provenance import compute_digests
+from searchlight.search.config.task_source import TaskSource
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.study.study import SearchStudy
+from searchlight.search.tracking.provenance import compute_digests
 
 CODE = "code"
 

@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-from search.analysis.result import SearchResult
-from search.analysis.timeline import running_time
-from search.experiment.audit_follower import AUDIT_FILE
-from search.experiment.plan import SearchPlan
-from search.experiment.stop import StopRequest
-from search.formatting import log_model_command
-from search.reporting.console.progress import Progress
-from search.reporting.parquet import FILE
-from search.study.record import SearchRecord
-from search.tracking.description import render_description
-from search.tracking.errors import ModelError, TrackingError
-from search.tracking.events import make_search_end
-from search.tracking.model.best_model import log_best
-from search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.experiment.audit_follower import AUDIT_FILE
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.experiment.stop import StopRequest
+from searchlight.search.formatting import log_model_command
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.parquet import FILE
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.tracking.description import render_description
+from searchlight.search.tracking.errors import ModelError, TrackingError
+from searchlight.search.tracking.events import make_search_end
+from searchlight.search.tracking.model.best_model import log_best
+from searchlight.search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
 
 
 def finish(
@@ -35,7 +35,7 @@ def finish(
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
         note, ended_at = render_description(config.path, result), running_time(searched).end
         end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)
-        from search.reporting.html import try_write_report  # importing plotly takes a while
+        from searchlight.search.reporting.html import try_write_report  # importing plotly takes a while
 
         files += [page] if try_write_report(searched, page, progress.warn) else []
     except KeyboardInterrupt:  # a second Ctrl-C

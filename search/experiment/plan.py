@@ -11,29 +11,29 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
-from search.config import SearchConfig, function_config
-from search.config.fidelity import UNLIMITED
-from search.config.initial_points import initial_points
-from search.config.loading import resolve_config
-from search.config.objectives import HasObjectives, Objective, parse_objectives
-from search.config.search_space import Space, resolve_space
-from search.config.task_source import TaskSource, find_model_problems
-from search.errors import UsageError
-from search.execution.cluster.address_check import check_address
-from search.execution.cluster.local_machine import check_machine, leave_out_emulated, uses_existing_cluster
-from search.execution.confirmation import ConfirmationPlan
-from search.experiment.task_object import resolve_task
-from search.experiment.warm_start import WarmStart, load_warm_start
-from search.schedulers.base import Scheduler
-from search.schedulers.confirmation import default_runs
-from search.schedulers.factory import create_scheduler
-from search.schedulers.pbt import PopulationBasedTraining
-from search.storage.locations import check_location
-from search.storage.study_store import create_backend
-from search.study.trial import is_confirming
-from search.tracking.uri import check_tracking, resolve_tracking_uri
-from trainables.filesystem.paths import StoragePath
-from trainables.task import Task
+from searchlight.search.config import SearchConfig, function_config
+from searchlight.search.config.fidelity import UNLIMITED
+from searchlight.search.config.initial_points import initial_points
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.config.objectives import HasObjectives, Objective, parse_objectives
+from searchlight.search.config.search_space import Space, resolve_space
+from searchlight.search.config.task_source import TaskSource, find_model_problems
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.address_check import check_address
+from searchlight.search.execution.cluster.local_machine import check_machine, leave_out_emulated, uses_existing_cluster
+from searchlight.search.execution.confirmation import ConfirmationPlan
+from searchlight.search.experiment.task_object import resolve_task
+from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
+from searchlight.search.schedulers.base import Scheduler
+from searchlight.search.schedulers.confirmation import default_runs
+from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.storage.locations import check_location
+from searchlight.search.storage.study_store import create_backend
+from searchlight.search.study.trial import is_confirming
+from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.task import Task
 
 TASK_FILES = "files"
 

@@ -13,18 +13,18 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import ValidationError
 
-from search.analysis.cost_estimate import CostEstimate, estimate_cost
-from search.config.search_space import Parameter, Space
-from search.errors import UsageError
-from search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
-from search.experiment.code_copy import CODE
-from search.experiment.plan import SearchPlan
-from search.storage.atomic_file import write_atomic
-from search.tracking.provenance import get_searchlight_version
-from trainables.precision import Precision
-from trainables.preflight.audit import AuditRequest, AuditResult
-from trainables.preflight.findings import make_finding, sort_findings
-from trainables.preflight.process import audit_apart
+from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
+from searchlight.search.config.search_space import Parameter, Space
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from searchlight.search.experiment.code_copy import CODE
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.search.tracking.provenance import get_searchlight_version
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.preflight.audit import AuditRequest, AuditResult
+from searchlight.trainables.preflight.findings import make_finding, sort_findings
+from searchlight.trainables.preflight.process import audit_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 10.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
@@ -189,8 +189,8 @@ def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
     """Audit the task on a node of the cluster, with the resources of one worker. Return the result."""
     import ray
 
-    from search.execution.cluster import resources
-    from search.execution.cluster.connection import ray_session
+    from searchlight.search.execution.cluster import resources
+    from searchlight.search.execution.cluster.connection import ray_session
 
     with ray_session(planned.source.modules, ROOT, planned.config.local_path / CODE):
         present, growing = resources.get_node_resources(), resources.autoscaler_limits()
@@ -208,6 +208,6 @@ def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
 
 
 def _audit_on_node(**request: Any) -> Audit:
-    from trainables.preflight.process import audit_task  # on the node, which has its own copy
+    from searchlight.trainables.preflight.process import audit_task  # on the node, which has its own copy
 
     return audit_task(**request)

@@ -13,33 +13,37 @@ from ray import tune
 from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from search.config import SearchConfig
-from search.errors import StoreError
-from search.execution.cluster import resources
-from search.execution.cluster.local_machine import leave_out, list_optional_precisions, uses_existing_cluster
-from search.execution.cluster.node_check import ClusterCheck, check_nodes
-from search.execution.gang import Gang
-from search.execution.gang_registry import RegistryActor
-from search.execution.report_handler import SearchLimits
-from search.execution.searcher import StudySearcher
-from search.execution.stoppers import Stoppers
-from search.execution.tune_scheduler import GangFailureRecorder, RayLost
-from search.execution.watchdog import Watchdog
-from search.experiment.audit_follower import AuditFollower
-from search.experiment.plan import SearchPlan
-from search.experiment.preflight import build_request, identify_audit
-from search.experiment.resume import OpenStudy, create_tracker
-from search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
-from search.formatting import pluralize
-from search.reporting.console.progress import Progress
-from search.reporting.parquet_callback import ParquetCallback
-from search.study.record import SearchRecord
-from search.study.study import SearchStudy
-from search.study.trial import get_reports
-from search.tracking.tracker import MLflowCallback
-from trainables.filesystem.paths import StoragePath
-from trainables.precision import Precision
-from trainables.worker.messages import GangSettings, WorkerSettings
+from searchlight.search.config import SearchConfig
+from searchlight.search.errors import StoreError
+from searchlight.search.execution.cluster import resources
+from searchlight.search.execution.cluster.local_machine import (
+    leave_out,
+    list_optional_precisions,
+    uses_existing_cluster,
+)
+from searchlight.search.execution.cluster.node_check import ClusterCheck, check_nodes
+from searchlight.search.execution.gang import Gang
+from searchlight.search.execution.gang_registry import RegistryActor
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.execution.stoppers import Stoppers
+from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
+from searchlight.search.execution.watchdog import Watchdog
+from searchlight.search.experiment.audit_follower import AuditFollower
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.experiment.preflight import build_request, identify_audit
+from searchlight.search.experiment.resume import OpenStudy, create_tracker
+from searchlight.search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
+from searchlight.search.formatting import pluralize
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.study import SearchStudy
+from searchlight.search.study.trial import get_reports
+from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
 Resources = dict[str, float]
 

@@ -11,31 +11,31 @@ from typing import Any
 from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
-from search.analysis.timeline import running_time
-from search.config.loading import to_yaml
-from search.config.objectives import Objective
-from search.config.search_space import Space, restore_space
-from search.config.task_source import load_task_source
-from search.errors import StoreError, UsageError
-from search.execution.cluster.local_machine import leave_out_again, leave_out_emulated
-from search.execution.cluster.session_cleanup import remove
-from search.experiment import warm_start
-from search.experiment.code_copy import record_code
-from search.experiment.plan import SearchPlan, build_plan, build_space
-from search.formatting import pluralize
-from search.samplers.factory import sampler_factory
-from search.storage.atomic_file import write_atomic
-from search.storage.backend import StudyStore
-from search.storage.database import database_errors
-from search.storage.study_store import find_store, open_store
-from search.study.metadata import build_resume_config, load_metadata
-from search.study.study import SearchStudy, create_study
-from search.tracking import provenance
-from search.tracking.events import write_spool
-from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
-from trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.config.loading import to_yaml
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import Space, restore_space
+from searchlight.search.config.task_source import load_task_source
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.execution.cluster.local_machine import leave_out_again, leave_out_emulated
+from searchlight.search.execution.cluster.session_cleanup import remove
+from searchlight.search.experiment import warm_start
+from searchlight.search.experiment.code_copy import record_code
+from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
+from searchlight.search.formatting import pluralize
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.search.storage.backend import StudyStore
+from searchlight.search.storage.database import database_errors
+from searchlight.search.storage.study_store import find_store, open_store
+from searchlight.search.study.metadata import build_resume_config, load_metadata
+from searchlight.search.study.study import SearchStudy, create_study
+from searchlight.search.tracking import provenance
+from searchlight.search.tracking.events import write_spool
+from searchlight.search.tracking.runs import Runs
+from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
 
 
 @dataclass(frozen=True)

@@ -10,30 +10,30 @@ from typing import Any
 
 from rich.console import Console
 
-from search.analysis.result import SearchResult
-from search.config import SearchConfig
-from search.config.loading import resolve_config
-from search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
-from search.execution.cluster.local_machine import uses_existing_cluster
-from search.execution.cluster.node_check import job_stop_warning
-from search.execution.cluster.session_cleanup import remove
-from search.experiment.code_copy import CODE, copy_code
-from search.experiment.finish import finish
-from search.experiment.plan import SearchPlan, plan, prepare_task_files
-from search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
-from search.experiment.stop import RESERVE, StopRequest, handle_signals
-from search.formatting import resume_command
-from search.reporting.console.live_table import LiveTable
-from search.reporting.console.progress import Progress
-from search.reporting.console.tables import create_console
-from search.reporting.parquet_callback import ParquetCallback
-from search.storage.locations import make_absolute
-from search.storage.uploader import Uploader
-from search.storage.working_copy import downloaded_copy, working_copy
-from search.study.record import SearchRecord
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import prepare_process
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
+from searchlight.search.execution.cluster.local_machine import uses_existing_cluster
+from searchlight.search.execution.cluster.node_check import job_stop_warning
+from searchlight.search.execution.cluster.session_cleanup import remove
+from searchlight.search.experiment.code_copy import CODE, copy_code
+from searchlight.search.experiment.finish import finish
+from searchlight.search.experiment.plan import SearchPlan, plan, prepare_task_files
+from searchlight.search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
+from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_signals
+from searchlight.search.formatting import resume_command
+from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.storage.locations import make_absolute
+from searchlight.search.storage.uploader import Uploader
+from searchlight.search.storage.working_copy import downloaded_copy, working_copy
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.uri import prepare_process
+from searchlight.trainables.filesystem.paths import StoragePath
 
 __all__ = ["plan", "resume", "run"]
 
@@ -152,11 +152,13 @@ class _Driver:
                 services.callback(self._close_store)
                 files = prepare_task_files(planned)  # before Ray: what a task cannot prepare is reported at once
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.
-                from search.execution.cluster.connection import ray_session
+                from searchlight.search.execution.cluster.connection import ray_session
 
                 copy_code(planned.source, folder)
                 services.enter_context(ray_session(planned.source.modules, ROOT, folder / CODE))
-                from search.experiment.ray_run import run_on_ray  # imports Tune while Ray starts its worker processes
+                from searchlight.search.experiment.ray_run import (
+                    run_on_ray,  # imports Tune while Ray starts its worker processes
+                )
 
                 is_new = self.opened is None
                 return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop, is_new)

@@ -9,10 +9,10 @@ from types import FrameType
 
 from optuna.trial import FrozenTrial
 
-from search.config.stop_condition import StopCondition
-from search.execution.stoppers import Stoppers
-from search.experiment.plan import SearchPlan
-from search.study.trial import (
+from searchlight.search.config.stop_condition import StopCondition
+from searchlight.search.execution.stoppers import Stoppers
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.study.trial import (
     WITH_RESULT,
     get_outcome,
     get_reports,

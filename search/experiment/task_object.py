@@ -9,11 +9,11 @@ from typing import Any
 
 import cloudpickle
 
-from search.config import SearchConfig
-from search.config.task_source import ROOT, TaskSource, check_target, find_modules, load_task_source
-from search.errors import UsageError
-from search.storage.working_copy import process_folder
-from trainables.registry import OURS
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.task_source import ROOT, TaskSource, check_target, find_modules, load_task_source
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.working_copy import process_folder
+from searchlight.trainables.registry import OURS
 
 LARGEST_MIB = 64  # every worker loads it again before each trial
 

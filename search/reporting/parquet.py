@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
-from search.config.fidelity import COSTS, cumulative_cost, report_field
-from search.config.flatten import flatten
-from search.storage.atomic_file import atomic_path
-from search.study.trial import get_outcome, get_reports, is_confirming
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.config.fidelity import COSTS, cumulative_cost, report_field
+from searchlight.search.config.flatten import flatten
+from searchlight.search.storage.atomic_file import atomic_path
+from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
+from searchlight.trainables.filesystem.paths import StoragePath
 
 FILE = "trials.parquet"
 OURS: dict[str, type] = {  # always present, so that columns and types do not change during a search

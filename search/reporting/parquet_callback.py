@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from search.execution.callback import TrialCallback
-from search.formatting import report_command
-from search.reporting.parquet import FILE, write_parquet
-from search.study.study import SearchStudy
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.formatting import report_command
+from searchlight.search.reporting.parquet import FILE, write_parquet
+from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.filesystem.paths import StoragePath
 
 EVERY_S = 3.0
 SHARE = 0.02  # largest share of the time spent on writing

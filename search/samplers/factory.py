@@ -11,7 +11,7 @@ from optuna import Study
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from search.samplers.tpe import FastTPESampler, TrialTable
+from searchlight.search.samplers.tpe import FastTPESampler, TrialTable
 
 
 class StudyNSGAIISampler(NSGAIISampler):

@@ -12,8 +12,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 
-from search.samplers.earlier import select_trials
-from trainables.private_api import (
+from searchlight.search.samplers.earlier import select_trials
+from searchlight.trainables.private_api import (
     ParzenEstimator,
     default_gamma,
     default_gamma_multiobjective,
@@ -105,7 +105,7 @@ class FastTPESampler(TPESampler):
 
     Optuna's TPE reads the study and splits off the good trials again for every parameter. This sampler is created for
     one trial, and no other thread writes to the study while it samples. It differs from Optuna's only if the study has
-    trials of earlier searches: see `search.samplers.earlier`.
+    trials of earlier searches: see `searchlight.search.samplers.earlier`.
 
     Args:
         seed: Of the trial's random numbers.

@@ -1,5 +1,5 @@
 """Schedulers decide which trials continue, pause or stop."""
 
-from search.schedulers.factory import create_scheduler
+from searchlight.search.schedulers.factory import create_scheduler
 
 __all__ = ["create_scheduler"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from search.config.objectives import to_loss
-from search.schedulers.base import Prune, RungScheduler, Segment, TrialProgress
+from searchlight.search.config.objectives import to_loss
+from searchlight.search.schedulers.base import Prune, RungScheduler, Segment, TrialProgress
 
 
 class ASHAStoppingScheduler(RungScheduler):

@@ -1,14 +1,14 @@
 """Creation of the scheduler that a search is configured with."""
 
-from search.config import SearchConfig
-from search.config.objectives import Mode
-from search.errors import UsageError
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.asha_stopping import ASHAStoppingScheduler
-from search.schedulers.base import Scheduler
-from search.schedulers.hyperband import HyperBandScheduler
-from search.schedulers.median_stopping import MedianStoppingScheduler
-from search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.objectives import Mode
+from searchlight.search.errors import UsageError
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.asha_stopping import ASHAStoppingScheduler
+from searchlight.search.schedulers.base import Scheduler
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
+from searchlight.search.schedulers.pbt import PopulationBasedTraining
 
 LADDERS: dict[str, type[ASHAScheduler | HyperBandScheduler | ASHAStoppingScheduler]] = {
     "asha": ASHAScheduler,

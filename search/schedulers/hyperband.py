@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from search.config.fidelity import Unit, format_amount, unit_label
-from search.config.objectives import Mode
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.base import Segment, TrialProgress
+from searchlight.search.config.fidelity import Unit, format_amount, unit_label
+from searchlight.search.config.objectives import Mode
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.base import Segment, TrialProgress
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from trainables.filesystem.paths import RemotePath, StoragePath, replacing, upload
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, replacing, upload
 
 LEFT_AFTER_S = 60.0
 JOURNALS = ("-journal", "-wal", "-shm")  # of SQLite

@@ -10,8 +10,8 @@ from typing import IO
 from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage
 
-from search.errors import UsageError
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.errors import UsageError
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from search.errors import StoreError, UsageError
-from search.storage.backend import StudyStore
-from search.storage.journal import JournalBackend, JournalRecords
-from search.storage.lease import Lease
-from search.storage.requests import retry_while_unavailable
-from trainables.filesystem.paths import RemotePath
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage.backend import StudyStore
+from searchlight.search.storage.journal import JournalBackend, JournalRecords
+from searchlight.search.storage.lease import Lease
+from searchlight.search.storage.requests import retry_while_unavailable
+from searchlight.trainables.filesystem.paths import RemotePath
 
 FOLDER, LOCK = "study", "study.lock"
 SEGMENT = re.compile(r"\d+-\d+-\d+\.jsonl")

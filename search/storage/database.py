@@ -10,9 +10,9 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, make_url
 
-from search.errors import UsageError
-from search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from typing import Any
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from search.errors import StoreError, UsageError
-from search.storage.atomic_file import atomic_path
-from search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage.atomic_file import atomic_path
+from searchlight.search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
+from searchlight.trainables.filesystem.paths import StoragePath
 
 logger = logging.getLogger(__name__)
 SYNC_S = 0.5  # records that a power failure may lose; a killed process loses none

@@ -10,9 +10,9 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from search.errors import StoreError, UsageError
-from search.storage.backend import running_error
-from trainables.filesystem.paths import RemotePath
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage.backend import running_error
+from searchlight.trainables.filesystem.paths import RemotePath
 
 logger = logging.getLogger(__name__)
 RENEW_S = 5.0

@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from search.errors import UsageError
-from trainables.filesystem.paths import RemotePath, StoragePath, parse_path
+from searchlight.search.errors import UsageError
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, parse_path
 
 LONGEST_NAME = 200  # a file system takes 255, and files are named after the search
 

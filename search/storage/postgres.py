@@ -13,11 +13,11 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import StaticPool
 
-from search.errors import StoreError, UsageError
-from search.storage.backend import StudyStore, running_error
-from search.storage.cached_rdb import CachedRDBStorage
-from search.storage.database import DatabaseBackend
-from search.storage.requests import BETWEEN_S, retry_while_unavailable
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage.backend import StudyStore, running_error
+from searchlight.search.storage.cached_rdb import CachedRDBStorage
+from searchlight.search.storage.database import DatabaseBackend
+from searchlight.search.storage.requests import BETWEEN_S, retry_while_unavailable
 
 # Writes use the connection that holds the lock: a new connection must acquire the lock again.
 ONE_CONNECTION: dict[str, Any] = {"poolclass": StaticPool}

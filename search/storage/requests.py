@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from search.errors import StoreError
+from searchlight.search.errors import StoreError
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

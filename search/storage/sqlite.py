@@ -8,10 +8,10 @@ from optuna.storages import RDBStorage
 from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
-from search.errors import UsageError
-from search.storage.backend import StudyStore, lock_study_file
-from search.storage.cached_rdb import CachedRDBStorage
-from search.storage.database import DatabaseBackend
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.backend import StudyStore, lock_study_file
+from searchlight.search.storage.cached_rdb import CachedRDBStorage
+from searchlight.search.storage.database import DatabaseBackend
 
 LOCKED_S = 60  # how long a write waits for the writes of other searches
 

@@ -4,14 +4,14 @@ import yaml
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from search.errors import UsageError
-from search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
-from search.storage.bucket_journal import BucketJournalBackend
-from search.storage.database import DatabaseBackend
-from search.storage.journal import JournalBackend
-from search.storage.postgres import PostgresBackend
-from search.storage.sqlite import SQLiteBackend
-from trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
+from searchlight.search.storage.bucket_journal import BucketJournalBackend
+from searchlight.search.storage.database import DatabaseBackend
+from searchlight.search.storage.journal import JournalBackend
+from searchlight.search.storage.postgres import PostgresBackend
+from searchlight.search.storage.sqlite import SQLiteBackend
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
 
 BACKENDS: dict[str, type[DatabaseBackend]] = {
     "sqlite": SQLiteBackend,

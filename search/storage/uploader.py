@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from search.errors import StoreError
-from trainables.filesystem.paths import RemotePath, StoragePath, upload
+from searchlight.search.errors import StoreError
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, upload
 
 logger = logging.getLogger(__name__)
 EVERY_S = 5.0

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from search.errors import UsageError
-from trainables.filesystem.paths import RemotePath, StoragePath, download, get_modified_ns
+from searchlight.search.errors import UsageError
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, download, get_modified_ns
 
 PREFIX = "searchlight-of-"
 LOCK = "held"

@@ -6,13 +6,13 @@ from typing import Any
 
 from optuna.storages import BaseStorage
 
-from search.config import SearchConfig, load_config
-from search.config.option import option_name
-from search.config.search_config import OPTIONS
-from search.errors import UsageError
-from search.storage.backend import check_name
-from search.storage.working_copy import local_path_of
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.config import SearchConfig, load_config
+from searchlight.search.config.option import option_name
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.backend import check_name
+from searchlight.search.storage.working_copy import local_path_of
+from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import HasObjectives, Objective
-from search.errors import UsageError
-from search.storage.database import database_errors
-from search.storage.study_store import create_backend, read_study_url
-from search.study.trial import is_confirming
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.config.objectives import HasObjectives, Objective
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.database import database_errors
+from searchlight.search.storage.study_store import create_backend, read_study_url
+from searchlight.search.study.trial import is_confirming
+from searchlight.trainables.filesystem.paths import StoragePath
 
 DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
 
@@ -24,8 +24,8 @@ class SearchRecord(HasObjectives):
         name: The name of the search.
         trials: The trials that have started, by number, without the confirming runs.
         objectives: The first one ranks trials during training.
-        about: The metadata of `search.experiment.resume`: `config`, the `first` points (the task's defaults among
-            them), `searched` and `fixed`. Empty if the search died before they were stored.
+        about: The metadata of `searchlight.search.experiment.resume`: `config`, the `first` points (the task's
+            defaults among them), `searched` and `fixed`. Empty if the search died before they were stored.
         drivers: The start of each driver and the end of its trials (None: it was killed, or still runs), in seconds
             since 1970. Empty for a search of an older version.
         confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.

@@ -10,12 +10,12 @@ from typing import Protocol
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import Objective
-from search.study.trial import TrialCache, get_outcome, intermediate_values, is_confirming, objective_values
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.trial import TrialCache, get_outcome, intermediate_values, is_confirming, objective_values
 
 
 class StudyWithObjectives(Protocol):
-    """The attributes of a study that the view reads; see `search.study.study.SearchStudy`."""
+    """The attributes of a study that the view reads; see `searchlight.search.study.study.SearchStudy`."""
 
     objectives: tuple[Objective, ...]
     live: set[int]

@@ -9,15 +9,15 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from search.config.objectives import Objective
-from search.config.search_space import Space
-from search.samplers.distinct import DistinctSampler
-from search.storage.backend import StudyStore
-from search.storage.study_store import open_store
-from search.study.record import DRIVERS, SearchRecord, build_record
-from search.study.sampler_view import sampler_view
-from search.study.trial import get_reports, get_segments, is_confirming, objective_values
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import Space
+from searchlight.search.samplers.distinct import DistinctSampler
+from searchlight.search.storage.backend import StudyStore
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.record import DRIVERS, SearchRecord, build_record
+from searchlight.search.study.sampler_view import sampler_view
+from searchlight.search.study.trial import get_reports, get_segments, is_confirming, objective_values
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 class SearchStudy:
@@ -157,7 +157,7 @@ class SearchStudy:
         self._record_attr(number, f"report/{epoch}", report)
 
     def record_segment(self, number: int, stretch: dict[str, Any]) -> None:
-        """Record a segment that has ended, as JSON. See `search.study.trial.get_segments`."""
+        """Record a segment that has ended, as JSON. See `searchlight.search.study.trial.get_segments`."""
         self._record_attr(number, f"stretch/{len(get_segments(self.get_trial(number))) + 1}", stretch)
 
     def record_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from search.analysis.result import SearchResult
-from search.config.flatten import flatten
-from search.formatting import format_command, format_value, resume_command
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config.flatten import flatten
+from searchlight.search.formatting import format_command, format_value, resume_command
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 def format_commands(place: StoragePath) -> str:

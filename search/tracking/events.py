@@ -8,12 +8,12 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import BestReport, BestReports
-from search.config.flatten import flatten
-from search.config.objectives import Objective
-from search.storage.atomic_file import write_atomic
-from search.study.datasets import get_datasets
-from search.study.trial import get_end_time, get_outcome, get_reports, is_confirming
+from searchlight.search.analysis.best_trials import BestReport, BestReports
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.objectives import Objective
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.search.study.datasets import get_datasets
+from searchlight.search.study.trial import get_end_time, get_outcome, get_reports, is_confirming
 
 Event = dict[str, Any]
 SPOOL = "mlflow-unsent.jsonl"

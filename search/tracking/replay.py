@@ -6,20 +6,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from search.analysis.result import SearchResult
-from search.analysis.timeline import running_time
-from search.errors import UsageError
-from search.storage.study_store import open_store, read_study_url
-from search.storage.uploader import Uploader
-from search.storage.working_copy import downloaded_copy
-from search.study.metadata import build_resume_config
-from search.study.record import SearchRecord, load_search
-from search.tracking.description import render_description
-from search.tracking.errors import TrackingError, describe_mlflow_error
-from search.tracking.events import SPOOL, Event, make_search_end, read_spooled_end, write_spool
-from search.tracking.runs import Runs
-from search.tracking.uri import check_tracking, prepare_process, redact, resolve_tracking_uri, tracking_environment
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.study_store import open_store, read_study_url
+from searchlight.search.storage.uploader import Uploader
+from searchlight.search.storage.working_copy import downloaded_copy
+from searchlight.search.study.metadata import build_resume_config
+from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.search.tracking.description import render_description
+from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error
+from searchlight.search.tracking.events import SPOOL, Event, make_search_end, read_spooled_end, write_spool
+from searchlight.search.tracking.runs import Runs
+from searchlight.search.tracking.uri import (
+    check_tracking,
+    prepare_process,
+    redact,
+    resolve_tracking_uri,
+    tracking_environment,
+)
+from searchlight.trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

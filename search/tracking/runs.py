@@ -15,21 +15,21 @@ from urllib.parse import quote, urlencode
 from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
-from search.analysis.confirmation import describe_config
-from search.config import SearchConfig
-from search.config.objectives import Objective
-from search.config.search_config import OPTIONS
-from search.config.search_space import Parameter
-from search.storage.atomic_file import remove_leftovers
-from search.study.datasets import Told
-from search.study.trial import get_outcome
-from search.tracking import provenance
-from search.tracking.description import format_commands
-from search.tracking.errors import error_message, get_http_status
-from search.tracking.events import Event, build_trial_events
-from search.tracking.uri import get_sqlite_path
-from trainables.filesystem.paths import StoragePath, local_copy
-from trainables.task.images import find_best_images
+from searchlight.search.analysis.confirmation import describe_config
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.config.search_space import Parameter
+from searchlight.search.storage.atomic_file import remove_leftovers
+from searchlight.search.study.datasets import Told
+from searchlight.search.study.trial import get_outcome
+from searchlight.search.tracking import provenance
+from searchlight.search.tracking.description import format_commands
+from searchlight.search.tracking.errors import error_message, get_http_status
+from searchlight.search.tracking.events import Event, build_trial_events
+from searchlight.search.tracking.uri import get_sqlite_path
+from searchlight.trainables.filesystem.paths import StoragePath, local_copy
+from searchlight.trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Run

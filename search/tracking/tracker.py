@@ -13,15 +13,15 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import BestReports
-from search.execution.callback import TrialCallback
-from search.formatting import replay_command
-from search.study.record import load_search
-from search.study.trial import get_reports, is_confirming
-from search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
-from search.tracking.events import SPOOL, Event, make_event, make_search_end, make_trial_end, write_spool
-from search.tracking.runs import Runs
-from search.tracking.uri import redact
+from searchlight.search.analysis.best_trials import BestReports
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.formatting import replay_command
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_reports, is_confirming
+from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
+from searchlight.search.tracking.events import SPOOL, Event, make_event, make_search_end, make_trial_end, write_spool
+from searchlight.search.tracking.runs import Runs
+from searchlight.search.tracking.uri import redact
 
 LATEST_S = 30.0  # MLflow is connected after this time, even without a report
 RETRY_S = 2.0

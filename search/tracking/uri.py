@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from search.config import SearchConfig
-from search.config.libraries import configure_libraries
-from search.errors import UsageError
-from trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.libraries import configure_libraries
+from searchlight.search.errors import UsageError
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
 
 URI = "MLFLOW_TRACKING_URI"
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"

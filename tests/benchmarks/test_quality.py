@@ -13,8 +13,8 @@ from benchmarks.quality.runs import ALL_SIDES
 from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.quality.strategies import SIDES
 from benchmarks.quality.variants import VARIANTS
-from search.config.search_space import resolve_space
-from trainables.task import TaskConfig, searchable
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.task import TaskConfig, searchable
 
 PROBLEMS = {problem.name: problem for problem in all_problems()}
 BEST = {

@@ -5,7 +5,7 @@ from optuna.trial import TrialState, create_trial
 
 from benchmarks.soak_checks import check_curves, check_study, read_curve
 from benchmarks.soak_task import Soak, SoakConfig
-from trainables.training.trainer import train
+from searchlight.trainables.training.trainer import train
 
 
 def make_trial(number, outcome="pruned", epochs=(1, 2), losses=None, config=None):

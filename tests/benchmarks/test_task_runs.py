@@ -4,8 +4,8 @@ import torch
 from benchmarks import task_runs
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
 from benchmarks.task_runs import deviation, difference, mean
-from trainables.liquid import LiquidTask
-from trainables.liquid.config import LiquidConfig
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.liquid.config import LiquidConfig
 
 
 @pytest.fixture(autouse=True)

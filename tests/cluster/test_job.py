@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
 
+from searchlight.trainables.filesystem.paths import list_files, parse_path
 from tests.cluster.conftest import SECRETS
-from trainables.filesystem.paths import list_files, parse_path
 
 TRIALS, EPOCHS = 3, 20
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = """
 import json, sys
 import ray
-from search.execution.cluster.resources import autoscaler_limits
+from searchlight.search.execution.cluster.resources import autoscaler_limits
 context = ray.init(address="local", num_cpus=0, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
 print(context.address_info["gcs_address"], flush=True)
 for _ in sys.stdin:

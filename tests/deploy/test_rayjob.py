@@ -10,8 +10,8 @@ import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from deploy.limits import node_types
-from search.execution.cluster.resources import GANG_BYTES
-from search.run import main
+from searchlight.search.execution.cluster.resources import GANG_BYTES
+from searchlight.search.run import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "deploy" / "rayjob.yaml").read_text()

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from mlflow.tracking import MlflowClient
 
-from search.errors import UsageError
-from search.storage.bucket_journal import BucketJournalBackend, read_records
-from search.storage.study_store import open_store
-from search.study.record import load_search
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.bucket_journal import BucketJournalBackend, read_records
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.record import load_search
+from searchlight.trainables import checkpoint
+from searchlight.trainables.filesystem.paths import local_copy, parse_path
 from tests.end_to_end.processes import wait_until
-from trainables import checkpoint
-from trainables.filesystem.paths import local_copy, parse_path
 
 SECRET = "not-to-be-seen-anywhere"
 

@@ -13,9 +13,9 @@ from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
-from search.execution.cluster.connection import shut_down
+from searchlight.search.execution.cluster.connection import shut_down
+from searchlight.trainables.preflight.modes import is_emulated
 from tests.end_to_end.processes import contains, wait_until
-from trainables.preflight.modes import is_emulated
 
 
 @pytest.fixture

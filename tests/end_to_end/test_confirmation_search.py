@@ -10,8 +10,8 @@ from mlflow.tracking import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from search.study.record import load_search
-from search.study.trial import get_outcome
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_outcome
 from tests.end_to_end.processes import contains, wait_until
 
 OPTIONS = ["--trials", "4", "--name", "sure", "--concurrency", "2", "--confirm", "6", "precision=fp32", "epochs=3"]

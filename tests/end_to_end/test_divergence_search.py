@@ -3,8 +3,8 @@
 import pytest
 from optuna.trial import TrialState
 
+from searchlight.trainables.precision import DIVERGENCE_KINDS
 from tests.end_to_end.finished_search import FinishedSearch
-from trainables.precision import DIVERGENCE_KINDS
 
 TRIALS = 40
 pytestmark = pytest.mark.slow  # a whole search, of what tests without Ray show in parts

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from search.config import load_config
-from search.errors import UsageError
-from search.execution.report_handler import SearchLimits
-from search.execution.searcher import StudySearcher
-from search.experiment import plan
-from search.experiment.resume import create_search, open_search
-from search.storage.journal import Journal
-from search.study.trial import get_outcome, get_reports
+from searchlight.search.config import load_config
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.storage.journal import Journal
+from searchlight.search.study.trial import get_outcome, get_reports
+from searchlight.trainables import checkpoint
+from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentAssignment, SegmentEnd, to_json
 from tests.conftest import TASKS
-from trainables import checkpoint
-from trainables.filesystem.paths import parse_path
-from trainables.worker.messages import EpochReport, GangResult, SegmentAssignment, SegmentEnd, to_json
 
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
 

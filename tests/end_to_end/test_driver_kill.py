@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.study.record import load_search
+from searchlight.search.study.record import load_search
 from tests.conftest import Cli
 from tests.end_to_end.processes import contains, is_running, wait_until
 

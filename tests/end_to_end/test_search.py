@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from search.formatting import format_duration
-from search.tracking.replay import replay
+from searchlight.search.formatting import format_duration
+from searchlight.search.tracking.replay import replay
 from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
 
 BROKEN = r"RuntimeError: the loss is broken, at toy.py, line \d+, in loss"

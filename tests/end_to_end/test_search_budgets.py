@@ -3,8 +3,8 @@
 import optuna
 import pytest
 
-from search.experiment.warm_start import load
-from search.study.trial import gpu_seconds_used
+from searchlight.search.experiment.warm_start import load
+from searchlight.search.study.trial import gpu_seconds_used
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.test_driver_crash import drive, start
 

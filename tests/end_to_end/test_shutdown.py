@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.study.record import load_search
-from search.study.trial import get_reports
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_reports
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.processes import Traces, contains, wait_until
 

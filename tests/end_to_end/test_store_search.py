@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.errors import UsageError
-from search.storage.study_store import open_store
-from search.study.study import create_study
+from searchlight.search.errors import UsageError
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.study import create_study
 from tests.end_to_end.processes import wait_until
 from tests.search.objectives import VAL_LOSS
 from tests.search.storage.test_study_store import play

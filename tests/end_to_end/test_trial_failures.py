@@ -4,10 +4,10 @@ import importlib
 
 import pytest
 
+from searchlight.trainables.training.trainer import train
 from tests.conftest import TASKS
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.processes import contains, find_actors, wait_until
-from trainables.training.trainer import train
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ import sqlite3
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.study.study import create_study
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.study.study import create_study
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.execution.searcher_harness import searcher_over
 from tests.search.objectives import VAL_SCORE
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from search.errors import UsageError
+from searchlight.search.errors import UsageError
 
 
 def problems_of(call, *arguments, **options):

@@ -6,15 +6,15 @@ from click.testing import CliRunner
 from optuna.distributions import distribution_to_json
 from optuna.samplers import RandomSampler
 
-from search.config import load_config
-from search.config.flatten import flatten
-from search.config.loading import to_yaml
-from search.config.search_space import resolve_space
-from search.report import main
-from search.study.study import create_study
-from search.study.trial import get_end_time
+from searchlight.search.config import load_config
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.loading import to_yaml
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.report import main
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_end_time
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_SCORE
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

@@ -4,8 +4,8 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
-from search.cli import searchlight
-from search.config.search_config import OPTIONS
+from searchlight.search.cli import searchlight
+from searchlight.search.config.search_config import OPTIONS
 
 
 def names_of(command):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.config.objectives import Objective
-from search.formatting import (
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import (
     format_change,
     format_command,
     format_numbers,
@@ -17,7 +17,7 @@ from search.formatting import (
     report_command,
     resume_command,
 )
-from search.reporting.html.axes import robust_range
+from searchlight.search.reporting.html.axes import robust_range
 from tests.conftest import ROOT
 
 

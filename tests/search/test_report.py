@@ -1,7 +1,7 @@
 import pytest
 from click.testing import CliRunner
 
-from search.report import main
+from searchlight.search.report import main
 from tests.search.stored_studies import Search
 
 

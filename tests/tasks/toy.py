@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class ToyConfig(TaskConfig):

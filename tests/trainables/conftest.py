@@ -9,10 +9,10 @@ import pytest
 import torch
 from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, set_train_fn_utils
 
+from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.two_ranks import Pair
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import stretch_in
-from trainables.worker.messages import SegmentAssignment
 
 
 @pytest.fixture(autouse=True)

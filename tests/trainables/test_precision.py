@@ -7,6 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import (
+    Diverged,
+    LossScale,
+    Precision,
+    autocast,
+    find_supported_precisions,
+    resolve,
+)
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import Ema, Updater
 from tests.trainables.toy_models import (
     PRECISIONS,
     Regression,
@@ -18,10 +29,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.context import Context
-from trainables.precision import Diverged, LossScale, Precision, autocast, find_supported_precisions, resolve
-from trainables.training.trainer import TrialTrainer
-from trainables.update import Ema, Updater
 
 CPU = torch.device("cpu")
 in_half_precision = pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -30,7 +37,7 @@ in_half_precision = pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def pretend(monkeypatch: pytest.MonkeyPatch, runs: list[str], device: str = "cpu") -> None:
     """Let `device` support the precisions `runs` and no others."""
     monkeypatch.setattr(
-        "trainables.precision._is_supported", lambda precision, on: on.type == device and precision in runs
+        "searchlight.trainables.precision._is_supported", lambda precision, on: on.type == device and precision in runs
     )
 
 
@@ -77,7 +84,7 @@ def test_precision_is_resolved_where_the_trial_runs(monkeypatch, requested, expe
 
 
 def test_precision_that_auto_came_to_is_logged(caplog):  # C46
-    caplog.set_level(logging.INFO, logger="trainables")
+    caplog.set_level(logging.INFO, logger="searchlight")
     TrialTrainer(Regression(RegressionConfig(precision="auto"), Context("cpu")))
     TrialTrainer(Regression(RegressionConfig(precision="bf16"), Context("cpu")))  # one that was named is not logged
     assert caplog.messages == ["precision auto is bf16 on cpu"]

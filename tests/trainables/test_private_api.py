@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from ray.train.torch import TorchTrainer
 from ray.util.placement_group import placement_group
 
+from searchlight.trainables import private_api
 from tests.conftest import ROOT
-from trainables import private_api
 
 # The parameters that callers give, in their order, by name.
 PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -129,11 +129,11 @@ def test_missing_name_is_told_with_the_version_to_install(monkeypatch):
         f"Install ray{private_api.TESTED['ray']}."
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        from trainables.private_api import gone  # noqa: F401
+        from searchlight.trainables.private_api import gone  # noqa: F401
 
 
 def test_name_of_no_library_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"module 'trainables.private_api' has no attribute 'unknown'"):
+    with pytest.raises(AttributeError, match=r"module 'searchlight.trainables.private_api' has no attribute 'unknown'"):
         _ = private_api.unknown
 
 

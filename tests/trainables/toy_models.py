@@ -13,10 +13,10 @@ import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor, nn
 
-from trainables.context import rng
-from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import TrialTrainer
-from trainables.update import Ema, Updater, UpdateReport, windows
+from searchlight.trainables.context import rng
+from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import Ema, Updater, UpdateReport, windows
 
 PRECISIONS = ["fp32", "bf16", "fp16"]
 every_precision = pytest.mark.parametrize("precision", PRECISIONS)

@@ -1,5 +1,5 @@
 """The built-in task of ARC puzzles."""
 
-from trainables.arc.task import ArcTask
+from searchlight.trainables.arc.task import ArcTask
 
 __all__ = ["ArcTask"]

@@ -12,11 +12,11 @@ from pydantic import (
     field_validator,
 )
 
-from models.arc import SOURCES
-from models.arc.prompt.language import HUB_ID
-from trainables.arc import data
-from trainables.task import TaskConfig, searchable
-from trainables.task.config import ConfigPart
+from searchlight.models.arc import SOURCES
+from searchlight.models.arc.prompt.language import HUB_ID
+from searchlight.trainables.arc import data
+from searchlight.trainables.task import TaskConfig, searchable
+from searchlight.trainables.task.config import ConfigPart
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

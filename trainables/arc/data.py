@@ -4,8 +4,8 @@ import functools
 from dataclasses import replace
 from typing import NamedTuple
 
-from models.arc import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
-from trainables.task.config import renamed_errors
+from searchlight.models.arc import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
+from searchlight.trainables.task.config import renamed_errors
 
 SAFE_SIDE = 10  # at which each source that comes with the package has puzzles
 

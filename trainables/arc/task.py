@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from models.arc import (
+from searchlight.models.arc import (
     PROPOSALS,
     SOURCES,
     Adaptation,
@@ -40,7 +40,7 @@ from models.arc import (
     tally,
     to_arrays,
 )
-from models.arc.prompt import (
+from searchlight.models.arc.prompt import (
     FEATURES,
     LanguageModel,
     PromptEncoder,
@@ -50,11 +50,11 @@ from models.arc.prompt import (
     puzzle_key,
     rule_text,
 )
-from trainables.arc import data
-from trainables.arc.config import ArcConfig
-from trainables.task import Task
-from trainables.task.datasets import Use
-from trainables.update.lr_schedules import warmup_cosine
+from searchlight.trainables.arc import data
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.task import Task
+from searchlight.trainables.task.datasets import Use
+from searchlight.trainables.update.lr_schedules import warmup_cosine
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,9 @@ class ArcTask(Task[ArcConfig]):
 
     Agent and prompt encoder are trained in one update, and the policy in another update on the same window. The
     evaluation uses the tests of the evaluation puzzles; only the score depends on their outputs. The metrics are those
-    of `models.arc.metrics`, as `val/...`. The objective is the likelihood of the right cells in tests and held-out
-    demonstrations (`models.arc.evaluation.Answers`). Exact answers are too rare in a short trial to compare trials.
+    of `searchlight.models.arc.metrics`, as `val/...`. The objective is the likelihood of the right cells in tests and
+    held-out demonstrations (`searchlight.models.arc.evaluation.Answers`). Exact answers are too rare in a short
+    trial to compare trials.
     """
 
     objective, mode = "val/score", "max"

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainables.checkpoint.file import ABOUT, CheckpointError
-from trainables.context import Context
-from trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
+from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
 
 
 def add(source: Path, staging: Path) -> list[str]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from trainables.filesystem import paths
-from trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
-from trainables.task import images
+from searchlight.trainables.filesystem import paths
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
+from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
 DIGEST = ".sha256"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables.task import Task
+from searchlight.trainables.task import Task
 
 
 def initial_state(task: Task[Any], plateaus: list[ReduceLROnPlateau]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from trainables import checkpoint
-from trainables.checkpoint.file import ABOUT
-from trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint.file import ABOUT
+from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
 
 logger = logging.getLogger(__name__)
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trainables.checkpoint import directory, file
-from trainables.checkpoint.file import CheckpointError
-from trainables.context import Context
-from trainables.filesystem.paths import RemotePath, StoragePath, local_copy, parse_path, with_suffix_added
+from searchlight.trainables.checkpoint import directory, file
+from searchlight.trainables.checkpoint.file import CheckpointError
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, local_copy, parse_path, with_suffix_added
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    from trainables.task import Task
+    from searchlight.trainables.task import Task
 
 STATE = "state.pt"
 REFERENCE = "sharded tensor"  # the only key of a reference

@@ -1,5 +1,5 @@
 """The device, rank, random numbers and cache of one worker."""
 
-from trainables.context.context import Context
+from searchlight.trainables.context.context import Context
 
 __all__ = ["Context"]

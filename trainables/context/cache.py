@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables.private_api import get_nnz, get_tensor_version
+from searchlight.trainables.private_api import get_nnz, get_tensor_version
 
 logger = logging.getLogger(__name__)
 ENTRIES = 32

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from trainables import private_api
-from trainables.context import rng
-from trainables.context.cache import Cache
+from searchlight.trainables import private_api
+from searchlight.trainables.context import rng
+from searchlight.trainables.context.cache import Cache
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

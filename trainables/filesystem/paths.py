@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 from urllib.parse import parse_qsl
 
-from trainables.filesystem.remote_path import RemotePath, run_concurrently
+from searchlight.trainables.filesystem.remote_path import RemotePath, run_concurrently
 
 __all__ = [
     "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "download", "get_modified_ns",

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables import private_api
-from trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
-from trainables.isolation.settings import SETTINGS, Setting, forget_safe_classes, forget_warnings
-from trainables.registry import OwnModules, load_class
+from searchlight.trainables import private_api
+from searchlight.trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
+from searchlight.trainables.isolation.settings import SETTINGS, Setting, forget_safe_classes, forget_warnings
+from searchlight.trainables.registry import OwnModules, load_class
 
 UNREADABLE = object()
 

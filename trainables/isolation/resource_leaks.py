@@ -16,8 +16,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from trainables import private_api
-from trainables.isolation.settings import is_cuda_in_use
+from searchlight.trainables import private_api
+from searchlight.trainables.isolation.settings import is_cuda_in_use
 
 GRACE_S = 0.5  # how long threads and processes may take to end after their trial
 GIB = 2**30

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 import torch.utils.checkpoint
 
-from trainables import private_api
+from searchlight.trainables import private_api
 
-OURS = "trainables"  # the worker listens to this logger and those below it
-PRIVATE = "trainables.private_api."
+OURS = "searchlight"  # the worker listens to this logger and those below it
+PRIVATE = "searchlight.trainables.private_api."
 NEW_LOGGER: tuple[Any, ...] = (logging.NOTSET, False, True, [], [])  # the state of a logger that nobody has changed
 
 

@@ -1,5 +1,5 @@
 """The built-in task of the liquid spiking network."""
 
-from trainables.liquid.task import LiquidTask
+from searchlight.trainables.liquid.task import LiquidTask
 
 __all__ = ["LiquidTask"]

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from models.liquid.continual import Scenario
-from trainables.liquid.data import check, resolve_data
-from trainables.task import TaskConfig, searchable
-from trainables.task.config import ConfigPart
+from searchlight.models.liquid.continual import Scenario
+from searchlight.trainables.liquid.data import check, resolve_data
+from searchlight.trainables.task import TaskConfig, searchable
+from searchlight.trainables.task.config import ConfigPart
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

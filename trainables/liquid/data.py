@@ -3,11 +3,11 @@
 import functools
 from pathlib import Path
 
-from models.liquid.continual import Scenario, class_groups
-from models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
-from models.liquid.data import check as check_source
-from models.liquid.task_stream import stream
-from trainables.task.config import renamed_errors
+from searchlight.models.liquid.continual import Scenario, class_groups
+from searchlight.models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
+from searchlight.models.liquid.data import check as check_source
+from searchlight.models.liquid.task_stream import stream
+from searchlight.trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
 NAMES = {

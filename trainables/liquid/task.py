@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from models.liquid.continual import Matrix, draw
-from models.liquid.continual.strategy import ContinualStrategy, ReplayBatch
-from models.liquid.data import SOURCES, Samples
-from models.liquid.losses import errors, losses, score_of
-from models.liquid.network import LiquidNetwork
-from models.liquid.plasticity import RULES, PlasticSynapses
-from models.liquid.spiking import LIF
-from models.liquid.task_stream import Stream, stream
-from trainables.liquid import data
-from trainables.liquid.config import LiquidConfig
-from trainables.task import Task
-from trainables.update import UpdateReport
-from trainables.update.lr_schedules import linear_warmup, warmup_cosine
+from searchlight.models.liquid.continual import Matrix, draw
+from searchlight.models.liquid.continual.strategy import ContinualStrategy, ReplayBatch
+from searchlight.models.liquid.data import SOURCES, Samples
+from searchlight.models.liquid.losses import errors, losses, score_of
+from searchlight.models.liquid.network import LiquidNetwork
+from searchlight.models.liquid.plasticity import RULES, PlasticSynapses
+from searchlight.models.liquid.spiking import LIF
+from searchlight.models.liquid.task_stream import Stream, stream
+from searchlight.trainables.liquid import data
+from searchlight.trainables.liquid.config import LiquidConfig
+from searchlight.trainables.task import Task
+from searchlight.trainables.update import UpdateReport
+from searchlight.trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
 logger = logging.getLogger(__name__)
 

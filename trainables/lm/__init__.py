@@ -1,5 +1,5 @@
 """The built-in task of the language model."""
 
-from trainables.lm.task import LmTask
+from searchlight.trainables.lm.task import LmTask
 
 __all__ = ["LmTask"]

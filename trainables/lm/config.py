@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from trainables.lm.data import check, resolve_data
-from trainables.task import TaskConfig, searchable
+from searchlight.trainables.lm.data import check, resolve_data
+from searchlight.trainables.task import TaskConfig, searchable
 
 
 class LmConfig(TaskConfig):

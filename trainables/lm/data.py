@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.liquid.data import Source, bits_per_byte, build_corpus, read_corpus
-from models.liquid.data.text import bytes_source, check_corpus, check_size
-from trainables.task.config import renamed_errors
+from searchlight.models.liquid.data import Source, bits_per_byte, build_corpus, read_corpus
+from searchlight.models.liquid.data.text import bytes_source, check_corpus, check_size
+from searchlight.trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
 TEXT = "text"

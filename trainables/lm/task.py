@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from models.lm.transformer import Transformer, count_flops
-from trainables.lm import data
-from trainables.lm.config import LmConfig
-from trainables.precision import Precision
-from trainables.task import Task
-from trainables.update import UpdateReport
-from trainables.update.lr_schedules import warmup_cosine
+from searchlight.models.lm.transformer import Transformer, count_flops
+from searchlight.trainables.lm import data
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.task import Task
+from searchlight.trainables.update import UpdateReport
+from searchlight.trainables.update.lr_schedules import warmup_cosine
 
 TESTED = 64  # sequences of an evaluation batch
 # Peak FLOP/s of dense matrix products by GPU name: in half precision, and in fp32 without TF32. Source: the

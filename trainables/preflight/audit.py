@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from trainables.context import Context
-from trainables.precision import Precision, resolve
-from trainables.preflight import data_checks, determinism, exactness, gradient_flow, loss_terms
-from trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
-from trainables.preflight.findings import Finding, has_errors, make_finding, sort_findings
-from trainables.preflight.modes import ModeReport, find_mode_problems
-from trainables.preflight.observation import ObservedTrial
-from trainables.preflight.ranks import find_rank_problems
-from trainables.task import Task, TaskConfig
-from trainables.training.trainer import TrialTrainer
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Precision, resolve
+from searchlight.trainables.preflight import data_checks, determinism, exactness, gradient_flow, loss_terms
+from searchlight.trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
+from searchlight.trainables.preflight.findings import Finding, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.modes import ModeReport, find_mode_problems
+from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.preflight.ranks import find_rank_problems
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training.trainer import TrialTrainer
 
 WINDOWS = 8  # that are watched: an update of a GAN may come with every fifth
 FEW_WINDOWS = 3

@@ -14,18 +14,18 @@ import psutil
 import torch
 from torch import Tensor
 
-from trainables.context import Context, rng
-from trainables.precision import Diverged, Precision
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.gradient_flow import name_error
-from trainables.preflight.gradients import Prober
-from trainables.preflight.observation import UNLIMITED, ObservedTrial
-from trainables.preflight.samples import count_samples, select
-from trainables.registry import find_user_frame
-from trainables.task import Task, TaskConfig
-from trainables.training.resource_usage import GPU_MEMORY, MEMORY, ResourceUsage
-from trainables.training.trainer import TrialTrainer
-from trainables.update import windows
+from searchlight.trainables.context import Context, rng
+from searchlight.trainables.precision import Diverged, Precision
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.gradient_flow import name_error
+from searchlight.trainables.preflight.gradients import Prober
+from searchlight.trainables.preflight.observation import UNLIMITED, ObservedTrial
+from searchlight.trainables.preflight.samples import count_samples, select
+from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training.resource_usage import GPU_MEMORY, MEMORY, ResourceUsage
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import windows
 
 WARM_UP = 2  # windows that are slower than those after them
 EPOCHS = 4  # of a short epoch that are timed; the first one also sets up kernels and memory

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from trainables.context import rng
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.gradients import Prober
-from trainables.preflight.observation import ObservedTrial
-from trainables.preflight.samples import digest_parts, digest_samples
-from trainables.task import Task
+from searchlight.trainables.context import rng
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.gradients import Prober
+from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.preflight.samples import digest_parts, digest_samples
+from searchlight.trainables.task import Task
 
 MOST_SAMPLES = 20_000  # of an epoch whose digests are compared
 SMALL_SHARE = 0.01

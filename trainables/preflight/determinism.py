@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from trainables.context import Context
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.observation import UNLIMITED
-from trainables.task import Task, TaskConfig
-from trainables.training.trainer import TrialTrainer
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.observation import UNLIMITED
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training.trainer import TrialTrainer
 
 Weights = dict[str, torch.Tensor]
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from trainables.preflight.findings import Finding, Severity, make_finding
-from trainables.preflight.gradients import Gradient, Loss, Prober, combine, dot, evaluation_mode
-from trainables.preflight.observation import ObservedTrial
-from trainables.preflight.samples import count_samples, select
+from searchlight.trainables.preflight.findings import Finding, Severity, make_finding
+from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, combine, dot, evaluation_mode
+from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.preflight.samples import count_samples, select
 
 EXACT = 2e-3  # relative error of a gradient that counts as none: fp32 sums in another order
 ENOUGH = 12  # samples of a micro-batch that is split

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from trainables.preflight.audit import AuditResult
-from trainables.preflight.findings import Finding, make_finding, sort_findings
-from trainables.preflight.gradient_flow import make_group, name_error
-from trainables.preflight.observation import GradientRecord
-from trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
-from trainables.registry import find_user_frame
-from trainables.update.parameters import get_local, get_parameters, is_sharded
+from searchlight.trainables.preflight.audit import AuditResult
+from searchlight.trainables.preflight.findings import Finding, make_finding, sort_findings
+from searchlight.trainables.preflight.gradient_flow import make_group, name_error
+from searchlight.trainables.preflight.observation import GradientRecord
+from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
+from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
 
 STEPS = 16
 UNSEEN = "exactness, precision, data and cost: a function does not say what its micro-batches and its loss are"

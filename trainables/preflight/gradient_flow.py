@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from trainables.precision import Diverged
-from trainables.preflight.findings import Finding, Severity, make_finding
-from trainables.preflight.observation import ObservedTrial
-from trainables.registry import find_user_frame
-from trainables.task import Task
-from trainables.update.parameters import get_named_parameters, get_parameters
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.preflight.findings import Finding, Severity, make_finding
+from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.task import Task
+from searchlight.trainables.update.parameters import get_named_parameters, get_parameters
 
 # What torch, or the training step, says about a fault that has a name of its own.
 MESSAGES = {

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.context import rng
-from trainables.precision import Precision, autocast
-from trainables.preflight.observation import ObservedTrial
-from trainables.update.batches import to_device
-from trainables.update.buffers import Buffers
-from trainables.update.parameters import get_parameters
+from searchlight.trainables.context import rng
+from searchlight.trainables.precision import Precision, autocast
+from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.update.batches import to_device
+from searchlight.trainables.update.buffers import Buffers
+from searchlight.trainables.update.parameters import get_parameters
 
 Loss = Callable[[Any], Any]
 PROBE = 7  # what random numbers are for, beside build and epochs

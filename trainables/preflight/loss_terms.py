@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.gradients import Prober
-from trainables.preflight.observation import ObservedTrial, TermRecorder
-from trainables.update.parameters import get_parameters
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.gradients import Prober
+from searchlight.trainables.preflight.observation import ObservedTrial, TermRecorder
+from searchlight.trainables.update.parameters import get_parameters
 
 
 def find_constant_terms(trial: ObservedTrial) -> list[Finding]:

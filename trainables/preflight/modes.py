@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from trainables.precision import Precision, resolve
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
-from trainables.preflight.observation import ObservedTrial, find_tensors
-from trainables.private_api import DispatchMode, is_fp16_product_native
+from searchlight.trainables.precision import Precision, resolve
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
+from searchlight.trainables.preflight.observation import ObservedTrial, find_tensors
+from searchlight.trainables.private_api import DispatchMode, is_fp16_product_native
 
 REPEATS = 5
 PRODUCTS = 4  # of which the fastest counts

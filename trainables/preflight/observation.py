@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from trainables.context import Context
-from trainables.preflight.samples import digest_samples
-from trainables.task import Task, TaskConfig
-from trainables.training.trainer import TrialTrainer
-from trainables.update import Updater, UpdateReport
-from trainables.update.parameters import get_named_parameters, get_parameters
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight.samples import digest_samples
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import Updater, UpdateReport
+from searchlight.trainables.update.parameters import get_named_parameters, get_parameters
 
 Phase = Literal["build", "train", "evaluate", "done"]
 HOOKED_WINDOWS = 2  # in which it is watched where a gradient gets lost

@@ -1,4 +1,4 @@
-"""The audit in a process of its own: python -m trainables.preflight.process REQUEST RESULT SECONDS.
+"""The audit in a process of its own: python -m searchlight.trainables.preflight.process REQUEST RESULT SECONDS.
 
 REQUEST and RESULT are JSON files. The process ends after SECONDS, also if the one that started it was killed.
 """
@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from trainables.context import Context
-from trainables.context.context import create_single_rank_group
-from trainables.isolation.process import ProcessSnapshot
-from trainables.isolation.resource_leaks import end_data_loaders
-from trainables.preflight.audit import Audit, AuditRequest, AuditResult
-from trainables.preflight.findings import make_finding, sort_findings
-from trainables.registry import load_class
+from searchlight.trainables.context import Context
+from searchlight.trainables.context.context import create_single_rank_group
+from searchlight.trainables.isolation.process import ProcessSnapshot
+from searchlight.trainables.isolation.resource_leaks import end_data_loaders
+from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
+from searchlight.trainables.preflight.findings import make_finding, sort_findings
+from searchlight.trainables.registry import load_class
 
 ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
 POLL_S = 0.1
@@ -46,10 +46,10 @@ def audit_task(
     """
     device = torch.device("cuda", 0) if on_gpu and torch.cuda.is_available() else torch.device("cpu")
     asked = AuditRequest(**request)
-    logging.getLogger("trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
+    logging.getLogger("searchlight.trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
     if is_function:
         # Imports Ray Train, whose import takes a second that the audit of a class need not pay.
-        from trainables.preflight.function_audit import audit_function
+        from searchlight.trainables.preflight.function_audit import audit_function
 
         found = audit_function(load_class(reference), asked.config, asked.limit_s)
         return AuditResult(sort_findings(found), device=str(device)).as_json()
@@ -80,7 +80,7 @@ def audit_apart(
     with tempfile.TemporaryDirectory(prefix="searchlight-preflight-") as folder:
         asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
         asked.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-m", "trainables.preflight.process", str(asked), str(result)]
+        command = [sys.executable, "-m", "searchlight.trainables.preflight.process", str(asked), str(result)]
         command.append(str(math.ceil(longest_s) + 1))
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Several ranks against one process: python -m trainables.preflight.ranks REQUEST, one process per rank.
+"""Several ranks against one process: python -m searchlight.trainables.preflight.ranks REQUEST, one process per rank.
 
 The ranks are processes on this machine's CPU, whatever device trials have: what is compared does not depend on it.
 """
@@ -17,12 +17,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainables.context import Context
-from trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
-from trainables.preflight.findings import Finding, make_finding
-from trainables.preflight.observation import UNLIMITED
-from trainables.registry import load_class
-from trainables.training.trainer import TrialTrainer
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
+from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.observation import UNLIMITED
+from searchlight.trainables.registry import load_class
+from searchlight.trainables.training.trainer import TrialTrainer
 
 LONGEST_S = 120.0
 CLOSE = 1e-3  # relative difference of a metric that sums in another order explain
@@ -67,7 +67,7 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
             request = {"reference": reference, "config": config, "rank": rank, "ranks": workers, "folder": folder}
             file = Path(folder, f"request-{rank}.json")
             file.write_text(json.dumps(request), encoding="utf-8")
-            command = [sys.executable, "-m", "trainables.preflight.ranks", str(file)]
+            command = [sys.executable, "-m", "searchlight.trainables.preflight.ranks", str(file)]
             processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         errors = []
         for process in processes:

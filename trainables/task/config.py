@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainables.precision import Precision, PrecisionName
+from searchlight.trainables.precision import Precision, PrecisionName
 
 
 def searchable(

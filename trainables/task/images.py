@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.filesystem.paths import RemotePath, StoragePath, get_modified_ns, remove_tree, with_suffix_added
+from searchlight.trainables.filesystem.paths import (
+    RemotePath,
+    StoragePath,
+    get_modified_ns,
+    remove_tree,
+    with_suffix_added,
+)
 
 Picture = NDArray[np.uint8]
 SUFFIX = ".pictures"  # of the folder next to a checkpoint

@@ -1,4 +1,4 @@
-"""Writes docs/task-interface.md: python -m trainables.task.interface_page."""
+"""Writes docs/task-interface.md: python -m searchlight.trainables.task.interface_page."""
 
 import ast
 import importlib
@@ -11,17 +11,17 @@ from pathlib import Path
 FILE = Path(__file__).resolve().parents[2] / "docs" / "task-interface.md"
 HEAD = """# Task interface
 
-`python -m trainables.task.interface_page` writes this page from the code. [Tasks](tasks.md) explains the interface with
-examples. Most tasks need only `Task`, `TaskConfig`, `searchable` and `Context`. The methods that a class requires come
-first.
+`python -m searchlight.trainables.task.interface_page` writes this page from the code. [Tasks](tasks.md) explains
+the interface with examples. Most tasks need only `Task`, `TaskConfig`, `searchable` and `Context`. The methods that a
+class requires come first.
 """
 PUBLIC = {
-    "trainables.task": ("Task", "TaskConfig", "searchable", "DataSet", "digest_of"),
-    "trainables.context": ("Context",),
-    "trainables.update": ("UpdateReport", "Updater", "windows", "Ema"),
-    "trainables.precision": ("Precision", "LossScale", "Diverged", "autocast"),
-    "trainables.checkpoint": ("save", "load", "link", "delete", "plain", "Writer", "CheckpointError"),
-    "trainables.training.trainer": ("train",),
+    "searchlight.trainables.task": ("Task", "TaskConfig", "searchable", "DataSet", "digest_of"),
+    "searchlight.trainables.context": ("Context",),
+    "searchlight.trainables.update": ("UpdateReport", "Updater", "windows", "Ema"),
+    "searchlight.trainables.precision": ("Precision", "LossScale", "Diverged", "autocast"),
+    "searchlight.trainables.checkpoint": ("save", "load", "link", "delete", "plain", "Writer", "CheckpointError"),
+    "searchlight.trainables.training.trainer": ("train",),
 }
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args
 
 import torch
 
-from trainables.context import Context
-from trainables.precision import Precision, autocast, resolve
-from trainables.task.config import Config, TaskConfig
-from trainables.task.datasets import DataSet, Use, digest_of
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Precision, autocast, resolve
+from searchlight.trainables.task.config import Config, TaskConfig
+from searchlight.trainables.task.datasets import DataSet, Use, digest_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-    from trainables.update import Updater, UpdateReport
-    from trainables.update.arguments import Scheduler
+    from searchlight.trainables.update import Updater, UpdateReport
+    from searchlight.trainables.update.arguments import Scheduler
 
 
 class Task(ABC, Generic[Config]):
@@ -228,8 +228,8 @@ class Task(ABC, Generic[Config]):
 
         Args:
             name: The name of the data set in MLflow.
-            data: The data, hashed by `trainables.task.digest_of` on rank 0 in each trial. One GB takes seconds: cache
-                the digest of large data with `self.context.cache`.
+            data: The data, hashed by `searchlight.trainables.task.digest_of` on rank 0 in each trial. One GB takes
+                seconds: cache the digest of large data with `self.context.cache`.
             digest: The digest, instead of `data`.
             source: Where the data comes from: a URL, a path, or a package and its version.
             use: "training" or "evaluation". Record data that serves both twice.

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from trainables.task import Task
-from trainables.update import Updater, UpdateReport
-from trainables.update.parameters import get_named_parameters, get_parameters
+from searchlight.trainables.task import Task
+from searchlight.trainables.update import Updater, UpdateReport
+from searchlight.trainables.update.parameters import get_named_parameters, get_parameters
 
 logger = logging.getLogger(__name__)
 

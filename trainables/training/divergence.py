@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from trainables.context import Context
-from trainables.precision import Diverged
-from trainables.training.epoch_metrics import EpochTotals
-from trainables.update import UpdateReport
-from trainables.update.parameters import get_local
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.training.epoch_metrics import EpochTotals
+from searchlight.trainables.update import UpdateReport
+from searchlight.trainables.update.parameters import get_local
 
 FIRST = 5  # losses that determine the size of this trial's loss
 IN_A_ROW = 5  # a single spike is no divergence

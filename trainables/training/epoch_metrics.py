@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainables.task import Task
-from trainables.update import UpdateReport
+from searchlight.trainables.task import Task
+from searchlight.trainables.update import UpdateReport
 
 
 @dataclass

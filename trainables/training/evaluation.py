@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from trainables.context import Context
-from trainables.task import Task
-from trainables.task.images import Picture, check_images
-from trainables.update.buffers import Buffers
+from searchlight.trainables.context import Context
+from searchlight.trainables.task import Task
+from searchlight.trainables.task.images import Picture, check_images
+from searchlight.trainables.update.buffers import Buffers
 
 
 def evaluate(task: Task[Any], buffers: Buffers) -> dict[str, float]:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainables import checkpoint
-from trainables.checkpoint import sharded
-from trainables.context import Context, rng
-from trainables.filesystem.paths import StoragePath
-from trainables.registry import load_class
-from trainables.training.evaluation import isolated_inference
-from trainables.training.trainer import BUILD
-from trainables.update.batches import to_device
-from trainables.update.buffers import Buffers, resize_buffers
-from trainables.update.parameters import get_named_parameters, is_sharded
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import sharded
+from searchlight.trainables.context import Context, rng
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.registry import load_class
+from searchlight.trainables.training.evaluation import isolated_inference
+from searchlight.trainables.training.trainer import BUILD
+from searchlight.trainables.update.batches import to_device
+from searchlight.trainables.update.buffers import Buffers, resize_buffers
+from searchlight.trainables.update.parameters import get_named_parameters, is_sharded
 
 NUMBERS = "biufc"  # array kinds that torch supports
 

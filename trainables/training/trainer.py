@@ -13,23 +13,28 @@ import torch
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables import checkpoint
-from trainables.checkpoint import fork, sharded
-from trainables.context import rng
-from trainables.filesystem.paths import RemotePath, StoragePath
-from trainables.precision import AUTO, Diverged
-from trainables.task import Task
-from trainables.task.images import Picture
-from trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
-from trainables.training.divergence import LossDivergenceDetector, check_finite, check_skipped_windows, check_weights
-from trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
-from trainables.training.evaluation import evaluate, render_images
-from trainables.training.resource_usage import ResourceUsage, aggregate_usage
-from trainables.training.updaters import create_updater
-from trainables.update import Updater, UpdateReport, windows
-from trainables.update.buffers import Buffers, resize_buffers
-from trainables.update.parameters import is_sharded
-from trainables.update.reduction import get_world_size
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import fork, sharded
+from searchlight.trainables.context import rng
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.trainables.precision import AUTO, Diverged
+from searchlight.trainables.task import Task
+from searchlight.trainables.task.images import Picture
+from searchlight.trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
+from searchlight.trainables.training.divergence import (
+    LossDivergenceDetector,
+    check_finite,
+    check_skipped_windows,
+    check_weights,
+)
+from searchlight.trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
+from searchlight.trainables.training.evaluation import evaluate, render_images
+from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
+from searchlight.trainables.training.updaters import create_updater
+from searchlight.trainables.update import Updater, UpdateReport, windows
+from searchlight.trainables.update.buffers import Buffers, resize_buffers
+from searchlight.trainables.update.parameters import is_sharded
+from searchlight.trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
 Sum = torch.Tensor | float

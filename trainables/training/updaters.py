@@ -8,11 +8,11 @@ from typing import Any
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trainables.context import rng
-from trainables.precision import LossScale
-from trainables.task import Task
-from trainables.update import Ema, Updater, UpdateReport
-from trainables.update.parameters import get_named_parameters, is_sharded
+from searchlight.trainables.context import rng
+from searchlight.trainables.precision import LossScale
+from searchlight.trainables.task import Task
+from searchlight.trainables.update import Ema, Updater, UpdateReport
+from searchlight.trainables.update.parameters import get_named_parameters, is_sharded
 
 TRANSFORM = 2  # what random numbers are for, beside epochs and the build
 
@@ -55,7 +55,10 @@ def _choose_classes(task: Task[Any]) -> tuple[type[Updater], Callable[..., Ema],
     """Return the classes of updater and averages, and what the updater takes beside the options of all."""
     if not is_sharded(get_named_parameters(task.modules).values()):
         return Updater, Ema, {}
-    from trainables.update.sharding import ShardedEma, ShardedUpdater  # imports what only sharded tasks need
+    from searchlight.trainables.update.sharding import (  # imports what only sharded tasks need
+        ShardedEma,
+        ShardedUpdater,
+    )
 
     @contextlib.contextmanager
     def padding() -> Iterator[None]:

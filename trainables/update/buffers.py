@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainables.context import Context
+from searchlight.trainables.context import Context
 
 LOOKS = 4  # windows after which a submodule without a buffer is no longer checked, since checks are slow
 

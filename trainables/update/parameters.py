@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainables.precision import Precision
+from searchlight.trainables.precision import Precision
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainables.update.accumulation import Accumulation, WindowTotals
+from searchlight.trainables.update.accumulation import Accumulation, WindowTotals
 
 
 class PeerFailed(RuntimeError):

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainables.update.accumulation import Accumulation, check_mean_loss, check_weight, get_gradients
-from trainables.update.parameters import get_local
+from searchlight.trainables.update.accumulation import Accumulation, check_mean_loss, check_weight, get_gradients
+from searchlight.trainables.update.parameters import get_local
 
 
 class ShardedAccumulation(Accumulation):

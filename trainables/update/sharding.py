@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from trainables import private_api
-from trainables.precision import autocast
-from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
-from trainables.update.arguments import check_loss
-from trainables.update.batches import to_device
-from trainables.update.ema import Ema
-from trainables.update.parameters import get_local, get_parameters
-from trainables.update.reduction import get_world_size
-from trainables.update.sharded_window import ShardedAccumulation
-from trainables.update.updater import Batch, Loss, Updater
+from searchlight.trainables import private_api
+from searchlight.trainables.precision import autocast
+from searchlight.trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
+from searchlight.trainables.update.arguments import check_loss
+from searchlight.trainables.update.batches import to_device
+from searchlight.trainables.update.ema import Ema
+from searchlight.trainables.update.parameters import get_local, get_parameters
+from searchlight.trainables.update.reduction import get_world_size
+from searchlight.trainables.update.sharded_window import ShardedAccumulation
+from searchlight.trainables.update.updater import Batch, Loss, Updater
 
 
 class ShardedUpdater(Updater):

@@ -12,21 +12,21 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from trainables.precision import Diverged, LossScale, autocast, resolve
-from trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
-from trainables.update.arguments import Scheduler, check_limits, check_loss, check_schedulers
-from trainables.update.batches import to_device
-from trainables.update.batches import windows as windows  # re-exported for users of Updater
-from trainables.update.buffers import Buffers
-from trainables.update.ema import Ema
-from trainables.update.parameters import (
+from searchlight.trainables.precision import Diverged, LossScale, autocast, resolve
+from searchlight.trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
+from searchlight.trainables.update.arguments import Scheduler, check_limits, check_loss, check_schedulers
+from searchlight.trainables.update.batches import to_device
+from searchlight.trainables.update.batches import windows as windows  # re-exported for users of Updater
+from searchlight.trainables.update.buffers import Buffers
+from searchlight.trainables.update.ema import Ema
+from searchlight.trainables.update.parameters import (
     check_optimizers,
     get_parameter_names,
     get_parameters,
     is_sharded,
     keep_local_kernels,
 )
-from trainables.update.reduction import Reducer, get_world_size
+from searchlight.trainables.update.reduction import Reducer, get_world_size
 
 Batch = TypeVar("Batch")
 Loss = Callable[[Batch], tuple[Tensor, float | Tensor]]

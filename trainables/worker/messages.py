@@ -121,7 +121,7 @@ class SegmentEnd:
         divergence: Only if the trial diverged.
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
-        location: Where the user's code failed; see `trainables.registry.find_user_frame`.
+        location: Where the user's code failed; see `searchlight.trainables.registry.find_user_frame`.
         disk_full: Whether a checkpoint found no room. The trial is interrupted, and the search has to end.
     """
 

@@ -25,16 +25,23 @@ import ray
 import ray.train
 import torch
 
-from trainables.checkpoint import CheckpointError, directory
-from trainables.checkpoint.file import DiskFullError, full_disk_errors
-from trainables.context import rng
-from trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
-from trainables.preflight.function_audit import watch_steps
-from trainables.private_api import get_train_fn_utils, set_train_fn_utils
-from trainables.registry import load_class
-from trainables.training.resource_usage import ResourceUsage, aggregate_usage
-from trainables.worker.messages import Divergence, EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerReport
-from trainables.worker.worker import TrialRunner, build_disk_full, build_interruption, work
+from searchlight.trainables.checkpoint import CheckpointError, directory
+from searchlight.trainables.checkpoint.file import DiskFullError, full_disk_errors
+from searchlight.trainables.context import rng
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
+from searchlight.trainables.preflight.function_audit import watch_steps
+from searchlight.trainables.private_api import get_train_fn_utils, set_train_fn_utils
+from searchlight.trainables.registry import load_class
+from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
+from searchlight.trainables.worker.messages import (
+    Divergence,
+    EpochReport,
+    Migration,
+    SegmentAssignment,
+    SegmentEnd,
+    WorkerReport,
+)
+from searchlight.trainables.worker.worker import TrialRunner, build_disk_full, build_interruption, work
 
 logger = logging.getLogger(__name__)
 

@@ -18,21 +18,21 @@ import ray.train
 import ray.train.torch
 import torch
 
-from trainables import checkpoint
-from trainables.checkpoint.file import DiskFullError, full_disk_errors
-from trainables.checkpoint.selection import find_resume_checkpoint
-from trainables.context import Context
-from trainables.filesystem.paths import cached_on_node, parse_path
-from trainables.isolation.process import ProcessSnapshot
-from trainables.isolation.resource_leaks import Memory, end_data_loaders
-from trainables.precision import Diverged
-from trainables.preflight.findings import from_dict
-from trainables.private_api import get_ray_train_session_dir
-from trainables.registry import find_user_frame, load_class
-from trainables.task import images
-from trainables.training.trainer import TrialTrainer
-from trainables.update.reduction import PeerFailed
-from trainables.worker.messages import (
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint.file import DiskFullError, full_disk_errors
+from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import cached_on_node, parse_path
+from searchlight.trainables.isolation.process import ProcessSnapshot
+from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loaders
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.preflight.findings import from_dict
+from searchlight.trainables.private_api import get_ray_train_session_dir
+from searchlight.trainables.registry import find_user_frame, load_class
+from searchlight.trainables.task import images
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update.reduction import PeerFailed
+from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
     Migration,
@@ -41,7 +41,7 @@ from trainables.worker.messages import (
     WorkerReport,
     WorkerSettings,
 )
-from trainables.worker.working_folder import WorkingFolder
+from searchlight.trainables.worker.working_folder import WorkingFolder
 
 logger = logging.getLogger(__name__)
 HEARTBEAT_S = 10.0  # interval without --stall-timeout: the default limit is half an hour
@@ -254,8 +254,8 @@ class TrialRunner:
         assert self.settings.audit is not None
         self.is_auditor = False
         # Here, since most workers audit nothing.
-        from trainables.preflight.audit import Audit, AuditRequest
-        from trainables.preflight.process import audit_one_rank
+        from searchlight.trainables.preflight.audit import Audit, AuditRequest
+        from searchlight.trainables.preflight.process import audit_one_rank
 
         context, found = self.context, dict[str, Any]()
         if context.world_size > 1:
@@ -421,7 +421,7 @@ class _LogCapture(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._lines: list[str] = []
-        self._logger = logging.getLogger("trainables")
+        self._logger = logging.getLogger("searchlight.trainables")
 
     def __enter__(self) -> "_LogCapture":
         self._logger.addHandler(self)

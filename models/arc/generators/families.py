@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.arc.augment import SYMMETRIES, transform
-from models.arc.puzzles import Grid
+from searchlight.models.arc.augment import SYMMETRIES, transform
+from searchlight.models.arc.puzzles import Grid
 
 SMALLEST_SIDE = 6  # of the longest side; smaller grids have no room for the rules
 TRIES = 1000  # a few are needed; a family that needs more is wrong

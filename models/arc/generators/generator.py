@@ -5,9 +5,9 @@ from zlib import crc32
 
 import numpy as np
 
-from models.arc.contamination import find_leaks
-from models.arc.generators.families import EASY, FAMILIES, SMALLEST_SIDE, TRIES, Draft
-from models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle
+from searchlight.models.arc.contamination import find_leaks
+from searchlight.models.arc.generators.families import EASY, FAMILIES, SMALLEST_SIDE, TRIES, Draft
+from searchlight.models.arc.puzzles import LARGEST_SIDE, Pair, Puzzle
 
 __all__ = ["EASY", "FAMILIES", "SMALLEST_SIDE", "generate", "generate_split"]
 

@@ -1,10 +1,10 @@
 """The prompt of a puzzle: features and a text of its demonstrations, read by a language model."""
 
-from models.arc.prompt.cache import VectorCache, puzzle_key
-from models.arc.prompt.encoder import Fuse, PromptEncoder
-from models.arc.prompt.features import FEATURES, puzzle_features
-from models.arc.prompt.language import LanguageModel, load_language_model
-from models.arc.prompt.text import grids_text, rule_text
+from searchlight.models.arc.prompt.cache import VectorCache, puzzle_key
+from searchlight.models.arc.prompt.encoder import Fuse, PromptEncoder
+from searchlight.models.arc.prompt.features import FEATURES, puzzle_features
+from searchlight.models.arc.prompt.language import LanguageModel, load_language_model
+from searchlight.models.arc.prompt.text import grids_text, rule_text
 
 __all__ = [
     "FEATURES",

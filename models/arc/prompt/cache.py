@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.arc.prompt.language import LanguageModel
-from models.arc.puzzles import Grid, Pair
+from searchlight.models.arc.prompt.language import LanguageModel
+from searchlight.models.arc.puzzles import Grid, Pair
 
 BATCH = 8
 LENGTHS = 16

@@ -6,8 +6,8 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from models.arc.prompt.features import FEATURES
-from models.arc.prompt.language import LanguageModel
+from searchlight.models.arc.prompt.features import FEATURES
+from searchlight.models.arc.prompt.language import LanguageModel
 
 Fuse = Literal["gate", "concat", "mean"]
 

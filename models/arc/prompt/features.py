@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from models.arc.baselines import extents, guess_sizes
-from models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from models.arc.puzzles import COLOURS, LARGEST_SIDE
+from searchlight.models.arc.baselines import extents, guess_sizes
+from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
+from searchlight.models.arc.puzzles import COLOURS, LARGEST_SIDE
 
 FEATURES: tuple[str, ...] = (
     "size_change_ratio",

@@ -6,11 +6,11 @@ state (B, state_size) or None for zeros, and the time that each step takes (B, T
 
 from collections.abc import Callable
 
-from models.liquid.cells.cell import Cell
-from models.liquid.cells.cfc import CfC
-from models.liquid.cells.ltc import LTC
-from models.liquid.cells.ncp import NCP
-from models.liquid.cells.scan import Liquid, linear_scan
+from searchlight.models.liquid.cells.cell import Cell
+from searchlight.models.liquid.cells.cfc import CfC
+from searchlight.models.liquid.cells.ltc import LTC
+from searchlight.models.liquid.cells.ncp import NCP
+from searchlight.models.liquid.cells.scan import Liquid, linear_scan
 
 CELLS: dict[str, Callable[[int, int], Cell]] = {
     "cfc": CfC,

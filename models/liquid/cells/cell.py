@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from models.liquid.sequence_inputs import check_sequence
+from searchlight.models.liquid.sequence_inputs import check_sequence
 
 
 class Cell(nn.Module, ABC):

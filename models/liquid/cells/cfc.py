@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.cells.cell import Cell
-from models.liquid.cells.cfc_function import cfc_sequence
-from models.liquid.sequence_inputs import at_least_fp32, initial_state
+from searchlight.models.liquid.cells.cell import Cell
+from searchlight.models.liquid.cells.cfc_function import cfc_sequence
+from searchlight.models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 Mode = Literal["default", "no_gate", "pure"]
 

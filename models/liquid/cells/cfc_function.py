@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from models.liquid.cells.cfc_gates import Gated, Pure
+from searchlight.models.liquid.cells.cfc_gates import Gated, Pure
 
 
 def cfc_sequence(

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.cells.cell import Cell
-from models.liquid.sequence_inputs import at_least_fp32, initial_state
+from searchlight.models.liquid.cells.cell import Cell
+from searchlight.models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 
 class LTC(Cell):

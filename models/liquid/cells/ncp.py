@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from models.liquid.cells.cell import Cell
-from models.liquid.cells.cfc import CfC
-from models.liquid.cells.wiring import neural_circuit
+from searchlight.models.liquid.cells.cell import Cell
+from searchlight.models.liquid.cells.cfc import CfC
+from searchlight.models.liquid.cells.wiring import neural_circuit
 
 
 class NCP(Cell):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from models.liquid.cells.cell import Cell
-from models.liquid.sequence_inputs import at_least_fp32, initial_state
+from searchlight.models.liquid.cells.cell import Cell
+from searchlight.models.liquid.sequence_inputs import at_least_fp32, initial_state
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull
+from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull
 
 
 class EWC:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from models.liquid.continual.accuracy_matrix import Matrix
+from searchlight.models.liquid.continual.accuracy_matrix import Matrix
 
 BACKGROUND, INK, PALE = "#FFFFFF", "#222222", "#FFFFFF"
 LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light grey to dark blue: brightness alone shows the score

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull, pull_gradients
+from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull, pull_gradients
 
 
 class SI:

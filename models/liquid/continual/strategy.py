@@ -7,11 +7,19 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.liquid.continual import EWC, SI, Reservoir, der_loss, exact_directions, fisher_diagonal, masked_logits
-from models.liquid.data import Samples
-from models.liquid.losses import drawn_directions
-from models.liquid.network import LiquidNetwork
-from models.liquid.task_stream import Stream
+from searchlight.models.liquid.continual import (
+    EWC,
+    SI,
+    Reservoir,
+    der_loss,
+    exact_directions,
+    fisher_diagonal,
+    masked_logits,
+)
+from searchlight.models.liquid.data import Samples
+from searchlight.models.liquid.losses import drawn_directions
+from searchlight.models.liquid.network import LiquidNetwork
+from searchlight.models.liquid.task_stream import Stream
 
 ANSWERED = 64  # sequences per batch
 FEW = 32  # most classes with an exact Fisher, which needs a backward pass per class

@@ -1,10 +1,10 @@
 """Data to learn step by step without a download: labelled images, bytes of text, and series."""
 
-from models.liquid.data.corpus import DOMAINS, build_corpus
-from models.liquid.data.ngrams import bits_per_byte
-from models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
-from models.liquid.data.sources import SOURCES, check, load
-from models.liquid.data.text import read_corpus, windows
+from searchlight.models.liquid.data.corpus import DOMAINS, build_corpus
+from searchlight.models.liquid.data.ngrams import bits_per_byte
+from searchlight.models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
+from searchlight.models.liquid.data.sources import SOURCES, check, load
+from searchlight.models.liquid.data.text import read_corpus, windows
 
 __all__ = [
     "BYTES",

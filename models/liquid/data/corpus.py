@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from models.liquid.data.sentences import equations, sentences
+from searchlight.models.liquid.data.sentences import equations, sentences
 
 DESCRIPTION = "corpus.json"
 SEED = 0

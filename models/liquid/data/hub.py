@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.liquid.data.ngrams import Bytes
-from models.liquid.data.samples import Domain, Samples, Source
-from models.liquid.data.text import bytes_source
+from searchlight.models.liquid.data.ngrams import Bytes
+from searchlight.models.liquid.data.samples import Domain, Samples, Source
+from searchlight.models.liquid.data.text import bytes_source
 
 TEXT_BYTES = 2_000_000  # the first bytes of a data set
 BRIGHTEST = 255

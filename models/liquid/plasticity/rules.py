@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from models.liquid.plasticity.traces import traces
+from searchlight.models.liquid.plasticity.traces import traces
 
 
 class Sums(NamedTuple):

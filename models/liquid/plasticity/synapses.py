@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.plasticity.rules import Rule
+from searchlight.models.liquid.plasticity.rules import Rule
 
 
 class PlasticSynapses(nn.Module):

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.liquid.sequence_inputs import at_least_fp32, check_sequence, initial_state
-from models.liquid.spiking.lif_function import lif_sequence
-from models.liquid.spiking.surrogate import SURROGATES
+from searchlight.models.liquid.sequence_inputs import at_least_fp32, check_sequence, initial_state
+from searchlight.models.liquid.spiking.lif_function import lif_sequence
+from searchlight.models.liquid.spiking.surrogate import SURROGATES
 
 
 class LIF(nn.Module):

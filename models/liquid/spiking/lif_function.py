@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from models.liquid.cells.scan import reverse_scan
-from models.liquid.spiking.surrogate import SURROGATES
+from searchlight.models.liquid.cells.scan import reverse_scan
+from searchlight.models.liquid.spiking.surrogate import SURROGATES
 
 
 def lif_sequence(

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from optuna.distributions import CategoricalDistribution
 
-from search.config import SearchConfig
-from search.config.search_space import Parameter, Space
-from search.errors import UsageError
-from trainables.precision import AUTO, find_supported_precisions
-from trainables.preflight.modes import emulation_factor, is_emulated
-from trainables.task import TaskConfig
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.search_space import Parameter, Space
+from searchlight.search.errors import UsageError
+from searchlight.trainables.precision import AUTO, find_supported_precisions
+from searchlight.trainables.preflight.modes import emulation_factor, is_emulated
+from searchlight.trainables.task import TaskConfig
 
 TOLD_FACTOR = 2.0  # smaller factors may be noise of other processes
 

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from search.errors import UsageError
-from trainables.filesystem.paths import StoragePath, parse_path, remove_tree
+from searchlight.search.errors import UsageError
+from searchlight.trainables.filesystem.paths import StoragePath, parse_path, remove_tree
 
 PROBE_S = 120.0  # timeout of a node, which downloads the search's code first
 PACKAGES = ("torch", "numpy", "pydantic")  # packages that decode messages between driver and workers
@@ -109,7 +109,7 @@ def check_nodes(
 
 def _probe_nodes(storage: StoragePath, asks_fp16: bool) -> list[tuple[dict[str, Any], NodeInfo | str]]:
     """Return each node with its properties, or with the reason why it did not answer."""
-    from search.execution.cluster.resources import schedulable_nodes  # imports Ray
+    from searchlight.search.execution.cluster.resources import schedulable_nodes  # imports Ray
 
     nodes = schedulable_nodes()
     probe = storage / f"probe-{uuid.uuid4().hex[:12]}"
@@ -160,7 +160,7 @@ def probe_node(probe: str, node: str, has_gpus: bool, asks_fp16: bool = False) -
     if asks_fp16:
         import torch
 
-        from trainables.preflight.modes import emulation_factor
+        from searchlight.trainables.preflight.modes import emulation_factor
 
         factor = emulation_factor(torch.device("cpu"))
     return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node), factor))

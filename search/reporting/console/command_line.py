@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import click
 
-from search.config.option import Option
-from search.errors import StoreError, UsageError
+from searchlight.search.config.option import Option
+from searchlight.search.errors import StoreError, UsageError
 
 
 class GroupedOption(click.Option):

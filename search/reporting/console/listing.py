@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from search.config.fidelity import format_amount, unit_label
-from search.errors import UsageError
-from search.formatting import format_bytes, format_value
-from search.schedulers.confirmation import FEWEST_RUNS
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.config.fidelity import format_amount, unit_label
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import format_bytes, format_value
+from searchlight.search.schedulers.confirmation import FEWEST_RUNS
+from searchlight.trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
-    from search.analysis.cost_estimate import CostEstimate
-    from search.config import SearchConfig
+    from searchlight.search.analysis.cost_estimate import CostEstimate
+    from searchlight.search.config import SearchConfig
 
 
 def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
     """Print the search's YAML, with its resolved space and known `cost` as comments."""
-    from search.config.flatten import flatten
-    from search.config.loading import to_yaml
-    from search.reporting.console.preflight import format_estimate
+    from searchlight.search.config.flatten import flatten
+    from searchlight.search.config.loading import to_yaml
+    from searchlight.search.reporting.console.preflight import format_estimate
 
     print(to_yaml(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
@@ -80,9 +80,9 @@ def _describe_checkpoints(planned: Any) -> str:
 
 def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
     """Return the newest search of the same task with checkpoints, and the bytes of its largest one."""
-    from search.config.option import read_yaml
-    from search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
-    from search.storage.working_copy import list_searches
+    from searchlight.search.config.option import read_yaml
+    from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
+    from searchlight.search.storage.working_copy import list_searches
 
     for name in reversed(list_searches(config.storage)):
         place = config.storage / name
@@ -97,10 +97,10 @@ def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
 
 def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, the newest last, or all searches as one JSON list."""
-    from search.analysis.best_trials import count_outcomes
-    from search.analysis.confirmed_best import confirm, find_confirmed_best
-    from search.storage.working_copy import list_searches
-    from search.study.record import load_search
+    from searchlight.search.analysis.best_trials import count_outcomes
+    from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
+    from searchlight.search.storage.working_copy import list_searches
+    from searchlight.search.study.record import load_search
 
     try:
         if not storage.is_dir():

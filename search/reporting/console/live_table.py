@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from search.analysis.best_trials import BestReports
-from search.config.objectives import Objective
-from search.formatting import format_duration, format_value
-from search.reporting.console.tables import build_table, list_omitted_columns
-from search.study.trial import OUTCOMES
+from searchlight.search.analysis.best_trials import BestReports
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
+from searchlight.search.study.trial import OUTCOMES
 
 STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
 SPEED = "time/samples_per_s"

@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from search.analysis.cost_estimate import CostEstimate
-from search.formatting import format_bytes, format_duration, pluralize
-from search.reporting.console.tables import build_comparison_table
+from searchlight.search.analysis.cost_estimate import CostEstimate
+from searchlight.search.formatting import format_bytes, format_duration, pluralize
+from searchlight.search.reporting.console.tables import build_comparison_table
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from search.analysis.confirmation import describe_config
-from search.config.fidelity import UNLIMITED
-from search.config.flatten import flatten
-from search.config.search_space import Space
-from search.execution.callback import TrialCallback
-from search.formatting import format_value
-from search.reporting.console.live_table import STYLES, LiveRow, LiveTable
-from search.study.trial import get_outcome, intermediate_values, is_confirming
+from searchlight.search.analysis.confirmation import describe_config
+from searchlight.search.config.fidelity import UNLIMITED
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.search_space import Space
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.formatting import format_value
+from searchlight.search.reporting.console.live_table import STYLES, LiveRow, LiveTable
+from searchlight.search.study.trial import get_outcome, intermediate_values, is_confirming
 
 if TYPE_CHECKING:
-    from search.execution.searcher import StudySearcher
+    from searchlight.search.execution.searcher import StudySearcher
 
 
 class Progress(TrialCallback):

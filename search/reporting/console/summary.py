@@ -13,35 +13,42 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.table import Table
 
-from search.analysis.best_trials import (
+from searchlight.search.analysis.best_trials import (
     BestTrial,
     compare_at_equal_epochs,
     describe_metrics,
     find_ties,
     group_by_reason,
 )
-from search.analysis.confirmation import Confirmation, describe_config
-from search.analysis.confirmed_best import (
+from searchlight.search.analysis.confirmation import Confirmation, describe_config
+from searchlight.search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
     describe_noise,
     get_confirmed_config,
     list_failed_runs,
 )
-from search.analysis.ranking import trial_rows
-from search.config import SearchConfig
-from search.config.flatten import flatten
-from search.formatting import format_command, format_duration, format_trials, format_value, pluralize, resume_command
-from search.reporting.console.tables import build_table, list_omitted_columns
-from search.schedulers.confirmation import FEWEST_RUNS
-from search.study.record import SearchRecord
-from search.study.trial import get_best_epoch, get_best_value, get_outcome
-from search.tracking.runs import AMONG_TRAININGS
-from search.tracking.uri import URI, redact
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.flatten import flatten
+from searchlight.search.formatting import (
+    format_command,
+    format_duration,
+    format_trials,
+    format_value,
+    pluralize,
+    resume_command,
+)
+from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
+from searchlight.search.schedulers.confirmation import FEWEST_RUNS
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_best_epoch, get_best_value, get_outcome
+from searchlight.search.tracking.runs import AMONG_TRAININGS
+from searchlight.search.tracking.uri import URI, redact
+from searchlight.trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
-    from search.analysis.result import SearchResult
+    from searchlight.search.analysis.result import SearchResult
 
 OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options that are valid with --once
 FAILURES = 3  # kinds of failures in the summary; the report has all

@@ -1,5 +1,5 @@
 """The report of a search as one HTML file."""
 
-from search.reporting.html.report import try_write_report, write_report
+from searchlight.search.reporting.html.report import try_write_report, write_report
 
 __all__ = ["try_write_report", "write_report"]

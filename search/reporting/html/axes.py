@@ -9,10 +9,10 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from search.config.objectives import Objective
-from search.formatting import format_value
-from search.reporting.html import theme
-from search.study.record import SearchRecord
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_value
+from searchlight.search.reporting.html import theme
+from searchlight.search.study.record import SearchRecord
 
 ROOM = 0.04  # margin on each side, as a share of the searched range
 SPREAD = 0.3  # largest distance of points from their choice, which makes overlapping points visible

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.comparison import (
+from searchlight.search.analysis.comparison import (
     ONE_EACH,
     SearchCurve,
     build_comparison_rows,
@@ -12,11 +12,11 @@ from search.analysis.comparison import (
     config_differences,
     summarize_difference,
 )
-from search.reporting.html import theme
-from search.reporting.html.axes import robust_range
-from search.reporting.html.template import Section, render_page
-from search.storage.atomic_file import write_atomic
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import robust_range
+from searchlight.search.reporting.html.template import Section, render_page
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 def write_comparison(sides: Sequence[SearchCurve], path: StoragePath) -> None:

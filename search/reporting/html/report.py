@@ -3,13 +3,20 @@
 import shlex
 from collections.abc import Callable
 
-from search.analysis.best_trials import count_outcomes, find_incumbent
-from search.analysis.confirmation import describe_config
-from search.analysis.confirmed_best import confirm, get_confirmed_config
-from search.analysis.ranking import trial_rows
-from search.analysis.timeline import running_time
-from search.formatting import format_command, format_duration, format_value, join_words, pluralize, report_command
-from search.reporting.html.sections import (
+from searchlight.search.analysis.best_trials import count_outcomes, find_incumbent
+from searchlight.search.analysis.confirmation import describe_config
+from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
+from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.analysis.timeline import running_time
+from searchlight.search.formatting import (
+    format_command,
+    format_duration,
+    format_value,
+    join_words,
+    pluralize,
+    report_command,
+)
+from searchlight.search.reporting.html.sections import (
     best_trial,
     confirmation,
     failures,
@@ -21,11 +28,11 @@ from search.reporting.html.sections import (
     preflight,
     timeline,
 )
-from search.reporting.html.template import Section, render_page
-from search.storage.atomic_file import write_atomic
-from search.study.record import SearchRecord
-from search.study.trial import get_best_value
-from trainables.filesystem.paths import StoragePath
+from searchlight.search.reporting.html.template import Section, render_page
+from searchlight.search.storage.atomic_file import write_atomic
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_best_value
+from searchlight.trainables.filesystem.paths import StoragePath
 
 LISTED = 100  # trials in the table of all trials
 

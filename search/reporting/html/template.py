@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure
 from plotly.io import to_json
 from plotly.offline import get_plotlyjs
 
-from search.reporting.html import theme
+from searchlight.search.reporting.html import theme
 
 HERE = Path(__file__).resolve().parent
 # The browser must not load anything, even if plotly tries.
@@ -22,8 +22,8 @@ class Section:
     """A heading, a summary in plain text, and figures or a table. Each line of the summary is a paragraph.
 
     Attributes:
-        figures: Their colors must be those of `search.reporting.html.theme`, which are readable in dark mode and on
-            paper.
+        figures: Their colors must be those of `searchlight.search.reporting.html.theme`, which are readable in dark
+            mode and on paper.
         table: Rows of plain text, the head first.
         notes: Small text at the end. Each line is a paragraph.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from plotly.graph_objects import Figure
 
-from search.formatting import format_duration
+from searchlight.search.formatting import format_duration
 
 COLORS = {  # in light and dark mode; "faint" is less important text
     "ground": ("#f6f7f9", "#101318"),
@@ -36,7 +36,7 @@ BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = COLORWAY
 ACCENT = BLUE  # of the subject of a figure, e.g. the best trial
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
 SYMBOLS = {"diverged": "x", "failed": "diamond", "interrupted": "circle-open"}
-# By the names of trainables.precision.Precision, which would import torch.
+# By the names of searchlight.trainables.precision.Precision, which would import torch.
 PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
 HEIGHT = 340  # pixels
 HALF = "half"  # marks figures that are shown side by side on a wide screen

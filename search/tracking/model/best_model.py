@@ -9,21 +9,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from search.analysis.confirmed_best import confirm, find_confirmed_best
-from search.config.flatten import flatten
-from search.config.task_source import load_task_source
-from search.errors import UsageError
-from search.formatting import log_model_command, replay_command, resume_command
-from search.storage.working_copy import downloaded_copy
-from search.study.metadata import build_resume_config
-from search.study.record import SearchRecord, load_search
-from search.study.trial import get_best_value
-from search.tracking.errors import ModelError
-from search.tracking.model import ModelRequest
-from search.tracking.runs import LONGEST_PARAM
-from search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
-from trainables.filesystem.paths import StoragePath, parse_path
-from trainables.registry import BUILT_IN_TASKS
+from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.task_source import load_task_source
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import log_model_command, replay_command, resume_command
+from searchlight.search.storage.working_copy import downloaded_copy
+from searchlight.search.study.metadata import build_resume_config
+from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.search.study.trial import get_best_value
+from searchlight.search.tracking.errors import ModelError
+from searchlight.search.tracking.model import ModelRequest
+from searchlight.search.tracking.runs import LONGEST_PARAM
+from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
+from searchlight.trainables.filesystem.paths import StoragePath, parse_path
+from searchlight.trainables.registry import BUILT_IN_TASKS
 
 TIMEOUT_S = 900.0  # building a task may load its data
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,7 +56,7 @@ def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
 
 
 def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, register: str) -> tuple[ModelRequest, str]:
-    """Return the request for `search.tracking.model.log_model`, and the tracking URI."""
+    """Return the request for `searchlight.search.tracking.model.log_model`, and the tracking URI."""
     best = find_confirmed_best(searched, confirm(searched))
     if best is None:
         raise ModelError("no trial was completed.", "trial")
@@ -98,7 +98,7 @@ def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
         asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", "search.tracking.model.log_model", str(asked), str(answered)],
+                [sys.executable, "-P", "-m", "searchlight.search.tracking.model.log_model", str(asked), str(answered)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

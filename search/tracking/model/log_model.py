@@ -1,6 +1,6 @@
 """Logs a checkpoint as an MLflow model, in a separate process.
 
-python -m search.tracking.model.log_model REQUEST ANSWER
+python -m searchlight.search.tracking.model.log_model REQUEST ANSWER
 
 The driver never imports torch. If this fresh process can build the task, the process that serves the model can, too.
 """
@@ -19,11 +19,11 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature, infer_signature
 from mlflow.tracking import MlflowClient
 
-from search.tracking.errors import describe_mlflow_error
-from search.tracking.model import ModelRequest
-from trainables import checkpoint
-from trainables.filesystem.paths import parse_path
-from trainables.training.predictor import Predictor
+from searchlight.search.tracking.errors import describe_mlflow_error
+from searchlight.search.tracking.model import ModelRequest
+from searchlight.trainables import checkpoint
+from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.training.predictor import Predictor
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVED = Path(__file__).with_name("pyfunc.py")

@@ -7,7 +7,7 @@ import numpy as np
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel
 
-from trainables.training.predictor import Predictor
+from searchlight.trainables.training.predictor import Predictor
 
 
 class TrialModel(PythonModel):

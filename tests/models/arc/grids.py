@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from hypothesis.strategies import SearchStrategy
 
-from models.arc import Augmentation
+from searchlight.models.arc import Augmentation
 
 
 def grids_of(max_side: int, max_colour: int = 9) -> SearchStrategy[np.ndarray]:

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from models.arc import Adaptation, GridAgent, Puzzle, Solver, Weights, pools_of, prepare, sit
-from models.arc.prompt import PromptEncoder
+from searchlight.models.arc import Adaptation, GridAgent, Puzzle, Solver, Weights, pools_of, prepare, sit
+from searchlight.models.arc.prompt import PromptEncoder
 
 WEIGHTS = Weights(size=0.2, ambiguity=0.0, consistency=0.1, pathwise=0.0, information=0.0, entropy=0.0, kl=0.0)
 CPU = torch.device("cpu")

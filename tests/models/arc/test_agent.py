@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from models.arc import SYMBOLS, Batch, GridAgent, Puzzle, TrainingPool, cell_loss
-from models.arc.augment import random_renamings, rename
-from models.arc.blocks import GridBlock, Lookup, PlaceEmbedding
+from searchlight.models.arc import SYMBOLS, Batch, GridAgent, Puzzle, TrainingPool, cell_loss
+from searchlight.models.arc.augment import random_renamings, rename
+from searchlight.models.arc.blocks import GridBlock, Lookup, PlaceEmbedding
 
 
 @pytest.fixture

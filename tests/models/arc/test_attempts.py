@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.arc import PROPOSALS, GridAgent, PromptPolicy, Puzzle, Solver, free_energy, prepare, sit
-from models.arc.attempts import View, all_attempts, read_views, two_attempts
-from models.arc.augment import Augmentation
-from models.arc.canvas import FIRST_COLOUR, PAD, SYMBOLS, to_canvas
-from models.arc.evaluation import EVALUATION_BATCH, Exam, log_likelihood, rehearse
-from models.arc.prompt import FEATURES, PromptEncoder
+from searchlight.models.arc import PROPOSALS, GridAgent, PromptPolicy, Puzzle, Solver, free_energy, prepare, sit
+from searchlight.models.arc.attempts import View, all_attempts, read_views, two_attempts
+from searchlight.models.arc.augment import Augmentation
+from searchlight.models.arc.canvas import FIRST_COLOUR, PAD, SYMBOLS, to_canvas
+from searchlight.models.arc.evaluation import EVALUATION_BATCH, Exam, log_likelihood, rehearse
+from searchlight.models.arc.prompt import FEATURES, PromptEncoder
 
 
 def view(rows: list[list[int]], certainty: float = 0.9, second: int = 0) -> View:

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc import to_grid
-from models.arc.baselines import agreement, guess_outputs, guess_sizes
-from models.arc.canvas import to_canvases
+from searchlight.models.arc import to_grid
+from searchlight.models.arc.baselines import agreement, guess_outputs, guess_sizes
+from searchlight.models.arc.canvas import to_canvases
 
 SIDE = 9
 

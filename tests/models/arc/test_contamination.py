@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from models.arc import Puzzle, load_puzzles
-from models.arc.augment import Augmentation
-from models.arc.contamination import PUBLISHED, Leak, check_disjoint, find_leaks, without
-from models.arc.puzzles import Pair
+from searchlight.models.arc import Puzzle, load_puzzles
+from searchlight.models.arc.augment import Augmentation
+from searchlight.models.arc.contamination import PUBLISHED, Leak, check_disjoint, find_leaks, without
+from searchlight.models.arc.puzzles import Pair
 from tests.models.arc.grids import augmentations
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.arc import digest, load_puzzles
-from models.arc.datasets import RE_ARC_PUZZLES
-from models.arc.generators.generator import EASY, FAMILIES
+from searchlight.models.arc import digest, load_puzzles
+from searchlight.models.arc.datasets import RE_ARC_PUZZLES
+from searchlight.models.arc.generators.generator import EASY, FAMILIES
 
 
 def write(folder: Path, split: str, name: str, content: object) -> None:

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis.strategies import lists
 
-from models.arc import Grid, Puzzle, load_puzzles
-from models.arc.difficulty import difficulty, levels
-from models.arc.puzzles import count_objects
+from searchlight.models.arc import Grid, Puzzle, load_puzzles
+from searchlight.models.arc.difficulty import difficulty, levels
+from searchlight.models.arc.puzzles import count_objects
 from tests.models.arc.grids import grids_of
 
 GRIDS = grids_of(9, max_colour=3)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import lists
 
-from models.arc import Augmentation, Grid, Puzzle, digest, from_arrays, to_arrays
-from models.arc.augment import random_renamings, rename, transform
-from models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
+from searchlight.models.arc import Augmentation, Grid, Puzzle, digest, from_arrays, to_arrays
+from searchlight.models.arc.augment import random_renamings, rename, transform
+from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
 from tests.models.arc.grids import augmentations, grids, grids_of
 
 

@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.arc import BORDER, FIRST_COLOUR, PAD, SYMBOLS, cell_loss
-from models.arc.canvas import to_canvases
-from models.arc.free_energy import ambiguity, expected_free_energy, information_gain, posterior, preferences, risk
-from models.arc.losses import consistency, js_divergence, kl_divergence, layout_loss
+from searchlight.models.arc import BORDER, FIRST_COLOUR, PAD, SYMBOLS, cell_loss
+from searchlight.models.arc.canvas import to_canvases
+from searchlight.models.arc.free_energy import (
+    ambiguity,
+    expected_free_energy,
+    information_gain,
+    posterior,
+    preferences,
+    risk,
+)
+from searchlight.models.arc.losses import consistency, js_divergence, kl_divergence, layout_loss
 
 
 def test_the_loss_by_hand() -> None:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc import GridAgent, Puzzle, TrainingPool
-from models.arc.baselines import extents
-from models.arc.canvas import to_canvases
-from models.arc.pointers import CELLS, PLACES, Pointers, copy, hits
-from models.arc.puzzles import Grid
+from searchlight.models.arc import GridAgent, Puzzle, TrainingPool
+from searchlight.models.arc.baselines import extents
+from searchlight.models.arc.canvas import to_canvases
+from searchlight.models.arc.pointers import CELLS, PLACES, Pointers, copy, hits
+from searchlight.models.arc.puzzles import Grid
 
 SIDE = 7
 DOWN, UP, RIGHT, LEFT = range(4)  # the order of directions: columns first

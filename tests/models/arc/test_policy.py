@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal, TransformedDistribution, kl_divergence
 from torch.distributions.transforms import AffineTransform, TanhTransform
 
-from models.arc.policy import (
+from searchlight.models.arc.policy import (
     LOG_SIGMA_RANGE,
     Gaussian,
     PromptPolicy,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.arc.rendering import CELL, HEADER, PALETTE, RIGHT, WRONG, Case, draw
+from searchlight.models.arc.rendering import CELL, HEADER, PALETTE, RIGHT, WRONG, Case, draw
 
 
 def rgb(colour):

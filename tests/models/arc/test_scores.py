@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.arc import FIRST_COLOUR, SYMBOLS, Grid, Puzzle, metrics, read_views, tally
-from models.arc.canvas import to_canvases
-from models.arc.metrics import SUMS, cell_accuracy
-from models.arc.reward import Rewards, rewards, total
+from searchlight.models.arc import FIRST_COLOUR, SYMBOLS, Grid, Puzzle, metrics, read_views, tally
+from searchlight.models.arc.canvas import to_canvases
+from searchlight.models.arc.metrics import SUMS, cell_accuracy
+from searchlight.models.arc.reward import Rewards, rewards, total
 
 
 def grid(*rows: list[int]) -> np.ndarray:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.arc import (
+from searchlight.models.arc import (
     PROPOSALS,
     Batch,
     GridAgent,
@@ -15,8 +15,8 @@ from models.arc import (
     cell_loss,
     policy,
 )
-from models.arc.prompt import FEATURES, PromptEncoder
-from models.arc.reward import rewards, total
+from searchlight.models.arc.prompt import FEATURES, PromptEncoder
+from searchlight.models.arc.reward import rewards, total
 
 DIM = 16
 ALL = Weights(size=0.3, ambiguity=0.05, consistency=0.1, pathwise=1.0, information=0.05, entropy=0.01, kl=0.01)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.arc import PAD, Puzzle, TestEpisodes, TrainingPool, to_canvas, to_grid
-from models.arc.curriculum import Curriculum
+from searchlight.models.arc import PAD, Puzzle, TestEpisodes, TrainingPool, to_canvas, to_grid
+from searchlight.models.arc.curriculum import Curriculum
 
 
 def with_other_answers(puzzles: list[Puzzle]) -> list[Puzzle]:

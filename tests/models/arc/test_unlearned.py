@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc import Puzzle, prepare, score_unlearned
-from models.arc.unlearned import look_up, point_score, two_guesses
+from searchlight.models.arc import Puzzle, prepare, score_unlearned
+from searchlight.models.arc.unlearned import look_up, point_score, two_guesses
 
 
 def batch_of(puzzles: list[Puzzle]):

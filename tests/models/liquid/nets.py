@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from models.liquid.continual import Scenario
-from models.liquid.data import Domain, Kind, Samples, Source
-from models.liquid.network import LiquidNetwork
-from models.liquid.plasticity import Pair, PlasticSynapses
-from models.liquid.spiking import LIF
-from models.liquid.task_stream import Stream, stream
+from searchlight.models.liquid.continual import Scenario
+from searchlight.models.liquid.data import Domain, Kind, Samples, Source
+from searchlight.models.liquid.network import LiquidNetwork
+from searchlight.models.liquid.plasticity import Pair, PlasticSynapses
+from searchlight.models.liquid.spiking import LIF
+from searchlight.models.liquid.task_stream import Stream, stream
 
 
 def network(features: int = 3, outputs: int = 4, answers: Any = "step", **options: Any) -> LiquidNetwork:

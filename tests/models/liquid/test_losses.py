@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from models.liquid.data import Kind, Samples
-from models.liquid.losses import drawn_directions, errors, losses, score_of
+from searchlight.models.liquid.data import Kind, Samples
+from searchlight.models.liquid.losses import drawn_directions, errors, losses, score_of
 from tests.models.liquid.nets import network, of
 
 

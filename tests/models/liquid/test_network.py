@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.liquid.cells import CELLS
+from searchlight.models.liquid.cells import CELLS
 from tests.models.liquid.nets import network
 
 STEPS = 7

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.liquid.continual import Scenario, allowed, class_groups, masked_logits, outputs, targets
-from models.liquid.data import Kind
-from models.liquid.task_stream import Stream, stream
+from searchlight.models.liquid.continual import Scenario, allowed, class_groups, masked_logits, outputs, targets
+from searchlight.models.liquid.data import Kind
+from searchlight.models.liquid.task_stream import Stream, stream
 from tests.models.liquid.nets import continued, labelled
 
 bounded = settings(max_examples=40)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.lm.transformer import Transformer
+from searchlight.models.lm.transformer import Transformer
 
 
 @pytest.fixture

@@ -5,8 +5,14 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from search.analysis.best_trials import BestReports, count_outcomes, find_best, find_incumbent, select_comparable_trials
-from search.config.objectives import Objective
+from searchlight.search.analysis.best_trials import (
+    BestReports,
+    count_outcomes,
+    find_best,
+    find_incumbent,
+    select_comparable_trials,
+)
+from searchlight.search.config.objectives import Objective
 from tests.conftest import ROOT
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
 from tests.search.reporting.html.page_studies import many, trial

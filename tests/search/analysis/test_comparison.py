@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution, distribution_to_json
 
-from search.analysis.comparison import (
+from searchlight.search.analysis.comparison import (
     build_comparison_rows,
     build_config_rows,
     compare,
@@ -17,10 +17,10 @@ from search.analysis.comparison import (
     search_curve,
     summarize_difference,
 )
-from search.config.objectives import Objective
-from search.errors import UsageError
-from search.report import main
-from search.reporting.html.comparison import write_comparison
+from searchlight.search.config.objectives import Objective
+from searchlight.search.errors import UsageError
+from searchlight.search.report import main
+from searchlight.search.reporting.html.comparison import write_comparison
 from tests.search.objectives import VAL_LOSS
 from tests.search.reporting.html.page_studies import search, trial
 from tests.search.stored_studies import Search

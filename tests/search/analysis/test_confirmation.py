@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.analysis.confirmation import CHOSEN_FROM, SHOWN_FROM, estimate_confirmation
+from searchlight.search.analysis.confirmation import CHOSEN_FROM, SHOWN_FROM, estimate_confirmation
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
 
 FINALISTS = (4, 9, 11)

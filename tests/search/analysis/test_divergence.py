@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from search.analysis.divergence import Condition, find_divergence
+from searchlight.search.analysis.divergence import Condition, find_divergence
 
 SPACE = {
     "lr": FloatDistribution(1e-5, 1e-1, log=True),

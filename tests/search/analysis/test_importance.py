@@ -6,7 +6,7 @@ import random
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.analysis.importance import FEWEST, find_importances
+from searchlight.search.analysis.importance import FEWEST, find_importances
 from tests.search.reporting.html.page_studies import search, trial
 
 SPACE = {

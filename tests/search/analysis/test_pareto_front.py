@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
-from search.analysis.best_trials import find_pareto_front, select_pareto_trials
-from search.analysis.ranking import trial_rows
-from search.config.objectives import Objective
-from search.study.trial import objective_values
+from searchlight.search.analysis.best_trials import find_pareto_front, select_pareto_trials
+from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.trial import objective_values
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
 BOTH = (LOSS, SPEED)

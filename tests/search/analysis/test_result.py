@@ -1,8 +1,8 @@
 import math
 
-from search.analysis.result import SearchResult
-from search.config.objectives import Objective
-from search.study.record import SearchRecord
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.record import SearchRecord
 from tests.search.objectives import VAL_SCORE
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.analysis.timeline import Span, build_timeline, running_time
-from search.config.search_space import resolve_space
-from search.study.study import create_study
+from searchlight.search.analysis.timeline import Span, build_timeline, running_time
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.study.study import create_study
 from tests.search.conftest import Config
 from tests.search.objectives import VAL_LOSS
 from tests.search.reporting.html.page_studies import START, search, trial

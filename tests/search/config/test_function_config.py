@@ -4,11 +4,11 @@ import sys
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.config import load_config
-from search.config.function_config import build_function_config, parse_fixed_values
-from search.config.search_space import resolve_space
-from search.config.task_source import load_task_source
-from search.experiment import plan
+from searchlight.search.config import load_config
+from searchlight.search.config.function_config import build_function_config, parse_fixed_values
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.config.task_source import load_task_source
+from searchlight.search.experiment import plan
 from tests.conftest import TASKS
 from tests.search.refusals import problems_of
 

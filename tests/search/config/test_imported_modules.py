@@ -2,10 +2,10 @@ import sys
 
 import pytest
 
-from search.config.task_source import load_task_source
+from searchlight.search.config.task_source import load_task_source
 
 TASK = """
-from trainables.task import Task, TaskConfig
+from searchlight.trainables.task import Task, TaskConfig
 
 class Own(Task[TaskConfig]):
     objective = "val/loss"

@@ -1,10 +1,10 @@
 import pytest
 from pydantic import model_validator
 
-from search.config.initial_points import initial_points
-from search.config.search_space import resolve_space
+from searchlight.search.config.initial_points import initial_points
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

@@ -1,9 +1,9 @@
 import pytest
 
-from search.config import load_config
-from search.config.loading import to_yaml
-from search.config.objectives import Objective
-from search.experiment import plan
+from searchlight.search.config import load_config
+from searchlight.search.config.loading import to_yaml
+from searchlight.search.config.objectives import Objective
+from searchlight.search.experiment import plan
 from tests.search.refusals import problems_of
 
 SPEED = "time/samples_per_s:max"

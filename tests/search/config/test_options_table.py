@@ -1,5 +1,5 @@
-from search.config.options_table import FILE, format_options_page
-from search.config.search_config import OPTIONS
+from searchlight.search.config.options_table import FILE, format_options_page
+from searchlight.search.config.search_config import OPTIONS
 
 
 def test_page_of_options_has_a_row_for_each_option():

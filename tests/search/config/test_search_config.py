@@ -2,12 +2,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from search.config import SearchConfig, load_config
-from search.config.loading import resolve_config, to_yaml
-from search.config.search_config import OPTIONS
-from search.errors import UsageError
-from search.run import main
-from search.storage.locations import check_location
+from searchlight.search.config import SearchConfig, load_config
+from searchlight.search.config.loading import resolve_config, to_yaml
+from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.errors import UsageError
+from searchlight.search.run import main
+from searchlight.search.storage.locations import check_location
 from tests.search.refusals import problems_of
 
 URL = "must be like sqlite:///path.db or postgresql://host/database"

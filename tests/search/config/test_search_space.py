@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field
 
-from search.config.flatten import flatten
-from search.config.search_space import resolve_space
-from search.errors import UsageError
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.errors import UsageError
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
-from trainables.task import TaskConfig, searchable
 
 
 class Inner(BaseModel):

@@ -2,11 +2,11 @@ import sys
 
 import pytest
 
-from search.config.task_source import load_task_source
+from searchlight.search.config.task_source import load_task_source
 from tests.search.refusals import problems_of
 
 TASK = """
-from trainables.task import Task, TaskConfig
+from searchlight.trainables.task import Task, TaskConfig
 
 from {imported}
 
@@ -50,9 +50,9 @@ def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, file)
     assert source.task_class.net.__module__.startswith("models")
     assert {path.stem for path in source.modules} == {"my_task", "models"}
     assert load_task_source("arc").task_class.__name__ == "ArcTask"
-    import models.arc
+    import searchlight.models.arc
 
-    assert not models.arc.__file__.startswith(str(tmp_path))
+    assert not searchlight.models.arc.__file__.startswith(str(tmp_path))
 
 
 def test_own_models_in_a_folder_without_init_are_refused(write):
@@ -63,7 +63,7 @@ def test_own_models_in_a_folder_without_init_are_refused(write):
 
 
 def test_own_models_beside_a_task_that_needs_ours_are_refused(write):
-    text = write(models="", my_task=TASK.format(imported="models.arc.puzzles import Puzzle as Net"))
+    text = write(models="", my_task=TASK.format(imported="searchlight.models.arc.puzzles import Puzzle as Net"))
     (problem,) = problems_of(load_task_source, text)
     assert problem.endswith("The models next to it hides the package models of Searchlight. Rename it to use both.")
 

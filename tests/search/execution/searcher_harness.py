@@ -6,15 +6,15 @@ from pathlib import Path
 from optuna.samplers import RandomSampler
 from pydantic import model_validator
 
-from search.config.search_space import resolve_space
-from search.execution.report_handler import SearchLimits
-from search.execution.searcher import StudySearcher
-from search.schedulers.asha import ASHAScheduler
-from search.study.study import create_study
-from search.study.trial import get_outcome
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_outcome
+from searchlight.trainables.task import TaskConfig, searchable
+from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 from tests.search.objectives import VAL_LOSS
-from trainables.task import TaskConfig, searchable
-from trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 
 class Config(TaskConfig):

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 
-from search.config.objectives import Objective
-from search.execution.confirmation import ConfirmationPlan
-from search.execution.report_handler import SearchLimits
-from search.execution.searcher import StudySearcher
-from search.schedulers.asha import ASHAScheduler
-from search.study.record import load_search
-from search.study.trial import get_outcome, is_confirming
+from searchlight.search.config.objectives import Objective
+from searchlight.search.execution.confirmation import ConfirmationPlan
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_outcome, is_confirming
+from searchlight.trainables.worker.messages import EpochReport
 from tests.search.execution.searcher_harness import Config, Gangs, end
 from tests.search.objectives import VAL_LOSS
-from trainables.worker.messages import EpochReport
 
 DEFAULTS = Config(precision="fp32").model_dump(mode="json", round_trip=True)
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from ray.train.v2._internal.callbacks.nccl_ras import NCCLRASCallback
 
-from search.execution.controller_settings import GROW_S, NCCL_SETTINGS, PLACE, apply_controller_settings
+from searchlight.search.execution.controller_settings import GROW_S, NCCL_SETTINGS, PLACE, apply_controller_settings
 
 
 @pytest.mark.parametrize("has_nccl", [False, True])

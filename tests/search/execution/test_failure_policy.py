@@ -4,7 +4,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-from search.execution.failure_policy import FAILED_STARTS, FailurePolicy, describe_failure
+from searchlight.search.execution.failure_policy import FAILED_STARTS, FailurePolicy, describe_failure
 
 
 def died(message):

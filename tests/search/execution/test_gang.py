@@ -7,9 +7,9 @@ import pytest
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-from search.execution.gang import CLOSE_S, POLL_S, START_S, STOP_S, GangRunner
-from search.execution.gang_registry import Registry
-from trainables.worker.messages import (
+from searchlight.search.execution.gang import CLOSE_S, POLL_S, START_S, STOP_S, GangRunner
+from searchlight.search.execution.gang_registry import Registry
+from searchlight.trainables.worker.messages import (
     Delivery,
     EndedWorkers,
     EpochReport,

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from search.execution import gang_registry as module
-from search.execution import mailbox
-from search.execution.cluster.snapshot import ClusterSnapshot
-from search.execution.gang_registry import Registry
+from searchlight.search.execution import gang_registry as module
+from searchlight.search.execution import mailbox
+from searchlight.search.execution.cluster.snapshot import ClusterSnapshot
+from searchlight.search.execution.gang_registry import Registry
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment
 from tests.search.execution.asynchronous import asynchronous
-from trainables.worker.messages import EpochReport, SegmentAssignment
 
 SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 

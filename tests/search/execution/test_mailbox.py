@@ -2,9 +2,9 @@ import asyncio
 import time
 from dataclasses import replace
 
-from search.execution.mailbox import Mailbox
+from searchlight.search.execution.mailbox import Mailbox
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentBudget
 from tests.search.execution.asynchronous import asynchronous
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentBudget
 
 SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 NEXT = replace(SEGMENT, trial=1)

@@ -7,15 +7,15 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
-from search.analysis.best_trials import find_best
-from search.config.objectives import Objective
-from search.config.stop_condition import StopCondition
-from search.errors import StoreError
-from search.execution.stoppers import GpuTimeMeter, Stoppers
-from search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
+from searchlight.search.analysis.best_trials import find_best
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.stop_condition import StopCondition
+from searchlight.search.errors import StoreError
+from searchlight.search.execution.stoppers import GpuTimeMeter, Stoppers
+from searchlight.search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
+from searchlight.trainables.worker.messages import Divergence, EpochReport, TrialRelease
 from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, lose, report
 from tests.search.objectives import VAL_LOSS
-from trainables.worker.messages import Divergence, EpochReport, TrialRelease
 
 
 def outcomes(study):

@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.analysis.best_trials import find_pareto_front
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.errors import StoreError
-from search.execution import checkpoint_manager
-from search.execution.checkpoint_manager import CheckpointManager, measure_largest
-from search.storage import requests
-from search.storage.requests import DeletionQueue
-from search.study.study import create_study
-from search.study.trial import get_reports
+from searchlight.search.analysis.best_trials import find_pareto_front
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.errors import StoreError
+from searchlight.search.execution import checkpoint_manager
+from searchlight.search.execution.checkpoint_manager import CheckpointManager, measure_largest
+from searchlight.search.storage import requests
+from searchlight.search.storage.requests import DeletionQueue
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_reports
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint.file import DIGEST
+from searchlight.trainables.filesystem.paths import RemotePath, parse_path
+from searchlight.trainables.task import images
 from tests.search.execution.searcher_harness import Config, end, lose, report
 from tests.search.objectives import VAL_LOSS
-from trainables import checkpoint
-from trainables.checkpoint.file import DIGEST
-from trainables.filesystem.paths import RemotePath, parse_path
-from trainables.task import images
 
 
 def save(searcher, tune_id, folder, epoch, loss, attempt="a", **more):

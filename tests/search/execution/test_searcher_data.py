@@ -2,13 +2,14 @@
 
 import pytest
 
-from search.study.datasets import get_datasets
-from search.study.trial import get_reports
+from searchlight.search.study.datasets import get_datasets
+from searchlight.search.study.trial import get_reports
 from tests.search.execution.searcher_harness import report
 
 
 def warnings(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "search.execution.report_handler"]
+    name = "searchlight.search.execution.report_handler"
+    return [record.getMessage() for record in caplog.records if record.name == name]
 
 
 def digits(digest, use="training"):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from search.schedulers.asha import ASHAScheduler
-from search.study.trial import get_reports
-from trainables.worker.messages import SegmentBudget
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.study.trial import get_reports
+from searchlight.trainables.worker.messages import SegmentBudget
 
 
 def test_segment_carries_its_budget_beside_its_epochs(gangs):

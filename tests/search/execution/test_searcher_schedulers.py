@@ -4,9 +4,9 @@ from pathlib import Path
 
 from optuna.trial import TrialState
 
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.median_stopping import MedianStoppingScheduler
-from search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
+from searchlight.search.schedulers.pbt import PopulationBasedTraining
 from tests.search.execution.searcher_harness import lose
 
 

@@ -1,8 +1,8 @@
 import threading
 from types import SimpleNamespace
 
-from search.execution import watchdog
-from search.execution.watchdog import QUIET_S, ROOM_S, Watchdog
+from searchlight.search.execution import watchdog
+from searchlight.search.execution.watchdog import QUIET_S, ROOM_S, Watchdog
 
 
 def test_waiting_gangs_and_silence_are_told_once(monkeypatch):

@@ -8,24 +8,31 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from search.config import load_config
-from search.config.loading import to_yaml
-from search.errors import UsageError
-from search.experiment import plan
-from search.experiment.plan import prepare_task_files
-from search.experiment.resume import create_search, open_search
-from search.report import main as report
-from search.run import main as run
-from search.storage import lease
-from search.storage.bucket_journal import BucketJournal
-from search.storage.uploader import Uploader
-from search.storage.working_copy import LOCK, PREFIX, downloaded_copy, local_path_of, process_folder, working_copy
-from search.study.record import load_search
+from searchlight.search.config import load_config
+from searchlight.search.config.loading import to_yaml
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.plan import prepare_task_files
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.report import main as report
+from searchlight.search.run import main as run
+from searchlight.search.storage import lease
+from searchlight.search.storage.bucket_journal import BucketJournal
+from searchlight.search.storage.uploader import Uploader
+from searchlight.search.storage.working_copy import (
+    LOCK,
+    PREFIX,
+    downloaded_copy,
+    local_path_of,
+    process_folder,
+    working_copy,
+)
+from searchlight.search.study.record import load_search
+from searchlight.trainables.filesystem.paths import cached_on_node, local_copy, parse_path
+from searchlight.trainables.filesystem.remote_path import RemotePath
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
 from tests.search.experiment.dying_drivers import Killed, check_deaths
 from tests.search.experiment.test_task_files import PREPARES
-from trainables.filesystem.paths import cached_on_node, local_copy, parse_path
-from trainables.filesystem.remote_path import RemotePath
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +197,7 @@ def test_mlflow_needs_a_store_of_its_own_beside_a_bucket(storage, monkeypatch):
     with pytest.raises(UsageError, match=r"^MLFLOW_TRACKING_URI must name a server or a database with --storage s3://"):
         plan(config_of(storage))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://somewhere/mlflow")
-    monkeypatch.setattr("search.tracking.uri.find_spec", lambda name: None)
+    monkeypatch.setattr("searchlight.search.tracking.uri.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"MLflow must have boto3 to write artifacts to s3://.* pip install boto3$"):
         plan(config_of(storage))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
@@ -254,7 +261,7 @@ def test_workers_of_a_node_share_one_copy_of_prepared_files(storage, tmp_path, m
     first = cached_on_node(str(files), str(tmp_path))
     assert (first / "deep" / "words.txt").read_text() == "one"
     with monkeypatch.context() as patch:
-        patch.setattr("trainables.filesystem.paths.download", None)
+        patch.setattr("searchlight.trainables.filesystem.paths.download", None)
         assert cached_on_node(str(files), str(tmp_path)) == first
     (files / "deep" / "words.txt").write_text("other words")
     assert (cached_on_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"

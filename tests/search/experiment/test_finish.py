@@ -2,10 +2,10 @@ import io
 
 from rich.console import Console
 
-from search.experiment import finish
-from search.formatting import format_command
-from search.reporting.console.live_table import LiveTable
-from search.reporting.console.progress import Progress
+from searchlight.search.experiment import finish
+from searchlight.search.formatting import format_command
+from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import Progress
 from tests.search.execution.cluster.test_resources import planned
 from tests.search.objectives import VAL_SCORE
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from search.analysis.cost_estimate import estimate_cost
-from search.config import SearchConfig
-from search.config.loading import resolve_config
-from search.config.search_space import resolve_space
-from search.config.task_source import load_task_source
-from search.execution.cluster import local_machine
-from search.experiment import plan
-from search.experiment.plan import build_space
-from search.experiment.preflight import (
+from searchlight.search.analysis.cost_estimate import estimate_cost
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.config.task_source import load_task_source
+from searchlight.search.execution.cluster import local_machine
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.plan import build_space
+from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
     identify_audit,
@@ -23,12 +23,12 @@ from search.experiment.preflight import (
     load_estimate,
     run_preflight,
 )
-from search.experiment.resume import create_search, open_search
-from search.reporting.console.preflight import format_estimate, print_audit
-from search.reporting.console.tables import create_console
-from trainables.precision import find_supported_precisions
-from trainables.preflight import modes
-from trainables.task import TaskConfig, searchable
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.reporting.console.preflight import format_estimate, print_audit
+from searchlight.search.reporting.console.tables import create_console
+from searchlight.trainables.precision import find_supported_precisions
+from searchlight.trainables.preflight import modes
+from searchlight.trainables.task import TaskConfig, searchable
 
 TASKS = Path(__file__).parents[2] / "tasks"
 COSTS = [{"epoch_s": 2.0, "build_s": 1.0}, {"epoch_s": None, "build_s": 1.0}, {"epoch_s": 4.0, "build_s": 0.0}]

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from search.config import load_config
-from search.errors import UsageError
-from search.experiment import plan
-from search.experiment.code_copy import copy_code
-from search.experiment.resume import create_search, open_search
-from search.formatting import format_command, resume_command
+from searchlight.search.config import load_config
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.code_copy import copy_code
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.formatting import format_command, resume_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 from tests.search.refusals import problems_of
 
 SOURCE = """
 import torch
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 class Config(TaskConfig):
     {fields}

@@ -6,23 +6,23 @@ from dataclasses import replace
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.config import load_config
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.config.stop_condition import StopCondition
-from search.execution.stoppers import HOUR, Stoppers
-from search.experiment import plan
-from search.experiment import stop as stop_module
-from search.experiment.stop import (
+from searchlight.search.config import load_config
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.config.stop_condition import StopCondition
+from searchlight.search.execution.stoppers import HOUR, Stoppers
+from searchlight.search.experiment import plan
+from searchlight.search.experiment import stop as stop_module
+from searchlight.search.experiment.stop import (
     StopRequest,
     build_stoppers,
     handle_signals,
     restore_stoppers,
     start_budget_timer,
 )
-from search.study.study import create_study
+from searchlight.search.study.study import create_study
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

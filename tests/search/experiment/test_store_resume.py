@@ -3,12 +3,12 @@ import shutil
 import pytest
 from optuna.storages import RDBStorage
 
-from search.config import load_config
-from search.errors import UsageError
-from search.experiment import plan
-from search.experiment.resume import create_search, open_search
-from search.storage.cached_rdb import CachedRDBStorage
-from search.storage.study_store import open_store
+from searchlight.search.config import load_config
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.storage.cached_rdb import CachedRDBStorage
+from searchlight.search.storage.study_store import open_store
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
 from tests.search.experiment.dying_drivers import Killed, check_deaths
 

@@ -2,14 +2,14 @@ import sys
 
 import pytest
 
-from search.config import load_config
-from search.experiment import plan
-from search.experiment.plan import prepare_task_files
+from searchlight.search.config import load_config
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.plan import prepare_task_files
 from tests.search.refusals import problems_of
 
 PREPARES = """
 import torch
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class WordsConfig(TaskConfig):
@@ -79,7 +79,7 @@ def test_task_that_prepares_nothing_leaves_no_folder(planned):
 
 
 TWO = """
-from trainables.task import TaskConfig
+from searchlight.trainables.task import TaskConfig
 from words import Words
 
 

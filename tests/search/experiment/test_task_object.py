@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from search.config import SearchConfig
-from search.experiment.task_object import resolve_task
+from searchlight.search.config import SearchConfig
+from searchlight.search.experiment.task_object import resolve_task
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.task import Task, TaskConfig
 from tests.conftest import ROOT
 from tests.search.refusals import problems_of
-from trainables.arc import ArcTask
-from trainables.task import Task, TaskConfig
 
 TASK = """
 from helpers import loss
-from trainables.task import Task, TaskConfig
+from searchlight.trainables.task import Task, TaskConfig
 
 class Own(Task[TaskConfig]):
     objective, mode = "val/loss", "min"
@@ -30,7 +30,7 @@ def train(config): return loss
 # What a driver plans, and a later process loads.
 PLAN = """
 from pathlib import Path
-from search.experiment import SearchConfig, plan
+from searchlight.search.experiment import SearchConfig, plan
 
 for task, options in ((Own, {{}}), (train, {{"objective": ("loss",), "mode": "min", "search": {{"lr": "0..1"}}}})):
     planned = plan(SearchConfig(task=task, name="own", scheduler="none", **options))
@@ -92,7 +92,7 @@ def test_task_of_a_file_keeps_its_file(folder, package):
 
 def test_installed_task_is_imported_and_brings_no_files():
     config, source = resolve_task(SearchConfig(task=ArcTask, name="own"))
-    assert source.modules[0].read_text() == "from trainables.arc.task import ArcTask\n"
+    assert source.modules[0].read_text() == "from searchlight.trainables.arc.task import ArcTask\n"
     assert (len(source.modules), source.task_class) == (1, ArcTask)
     assert config.task.endswith("own/code/task_ArcTask.py:ArcTask")
 

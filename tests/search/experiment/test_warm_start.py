@@ -7,26 +7,26 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 from pydantic import Field
 
-from search.config import load_config
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.errors import UsageError
-from search.experiment import plan
-from search.experiment.resume import create_search, open_search
-from search.experiment.warm_start import (
+from searchlight.search.config import load_config
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.experiment.warm_start import (
     PriorTrial,
     SourceTrial,
     as_sampler_trials,
     load_warm_start,
     select_fitting,
 )
-from search.samplers.factory import sampler_factory
-from search.study.study import create_study
-from search.study.trial import get_outcome
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_outcome
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.conftest import TASKS
 from tests.search.objectives import VAL_LOSS
 from tests.search.refusals import problems_of
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

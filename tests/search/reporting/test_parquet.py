@@ -6,7 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
 
-from search.reporting.parquet import write_parquet
+from searchlight.search.reporting.parquet import write_parquet
 
 
 def trial_of(number, searched=(), **attributes):

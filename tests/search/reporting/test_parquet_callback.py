@@ -5,10 +5,10 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from search.formatting import format_command
-from search.reporting import parquet_callback
-from search.reporting.parquet_callback import ParquetCallback
-from search.study.study import create_study
+from searchlight.search.formatting import format_command
+from searchlight.search.reporting import parquet_callback
+from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.study.study import create_study
 from tests.search.objectives import VAL_LOSS
 from tests.search.stored_studies import SPACE, always_random
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.config.search_space import resolve_space
-from search.samplers.distinct import _is_tried
-from search.samplers.factory import create_sampler
-from search.study.study import create_study
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.samplers.distinct import _is_tried
+from searchlight.search.samplers.factory import create_sampler
+from searchlight.search.study.study import create_study
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SAMPLERS, complete, play_trials
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from search.samplers.earlier import FEWEST, measure_agreement, select_trials
+from searchlight.search.samplers.earlier import FEWEST, measure_agreement, select_trials
 
 LR = FloatDistribution(1e-4, 1.0, log=True)
 KIND = CategoricalDistribution(("sgd", "adamw"))

@@ -5,15 +5,15 @@ import math
 import pytest
 from optuna.trial import TrialState
 
-from search.analysis.best_trials import select_pareto_trials
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.samplers.factory import sampler_factory
-from search.study.record import load_search
-from search.study.study import create_study
-from search.study.trial import get_best_value, get_outcome, objective_values
+from searchlight.search.analysis.best_trials import select_pareto_trials
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.study.record import load_search
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_best_value, get_outcome, objective_values
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.study.played_studies import SAMPLERS, play_trials
-from trainables.task import TaskConfig, searchable
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")
 BOTH = (LOSS, SPEED)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import search.samplers.perturbation
-from search.config.search_space import resolve_space
-from search.samplers.perturbation import perturb
-from trainables.task import TaskConfig, searchable
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.samplers import perturbation
+from searchlight.search.samplers.perturbation import perturb
+from searchlight.trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):
@@ -49,7 +49,7 @@ def drawn(count, space=SPACE, **values):
     ],
 )
 def test_value_moves_to_its_neighbours(monkeypatch, name, value, expected):
-    monkeypatch.setattr(search.samplers.perturbation, "RESAMPLED", 0.0)
+    monkeypatch.setattr(perturbation, "RESAMPLED", 0.0)
     near = {values[name] for values in drawn(30, **{name: value})}
     assert {value if isinstance(value, str) else round(value, 9) for value in near} == expected
 

@@ -9,13 +9,13 @@ from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import create_trial
 
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from search.samplers.tpe import FastTPESampler, TrialTable, compute_log_density
-from search.study.study import SearchStudy
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.samplers.tpe import FastTPESampler, TrialTable, compute_log_density
+from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.private_api import ParzenEstimator
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.study.played_studies import play_trials
-from trainables.private_api import ParzenEstimator
-from trainables.task import TaskConfig, searchable
 
 
 class Config(TaskConfig):

@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import replace
 
-from search.schedulers.base import Prune, TrialProgress
+from searchlight.search.schedulers.base import Prune, TrialProgress
 
 
 class Simulated:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.base import Segment
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.base import Segment
 from tests.search.schedulers.simulator import standing
 
 NEW = Segment("new", None, 0, 1)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from search.schedulers.asha_stopping import ASHAStoppingScheduler
-from search.schedulers.base import Prune, Segment
+from searchlight.search.schedulers.asha_stopping import ASHAStoppingScheduler
+from searchlight.search.schedulers.base import Prune, Segment
 from tests.search.schedulers.simulator import standing
 
 

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.schedulers.confirmation import default_runs, next_round, num_finalists
+from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
 
 FINALISTS = (7, 3, 9, 1)
 

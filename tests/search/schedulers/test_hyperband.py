@@ -1,8 +1,8 @@
 import pytest
 
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.base import Segment
-from search.schedulers.hyperband import HyperBandScheduler
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.base import Segment
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from tests.search.schedulers.simulator import standing
 
 NINE = HyperBandScheduler.from_config(9, 3, 1, "min")

@@ -1,5 +1,5 @@
-from search.schedulers.base import Prune, Segment
-from search.schedulers.median_stopping import MedianStoppingScheduler
+from searchlight.search.schedulers.base import Prune, Segment
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from tests.search.schedulers.simulator import standing
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from search.schedulers.base import Prune, Segment
-from search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.schedulers.base import Prune, Segment
+from searchlight.search.schedulers.pbt import PopulationBasedTraining
 from tests.search.schedulers.simulator import standing
 
 VALUES = (0.4, 0.1, 0.2, 0.3)

@@ -6,12 +6,12 @@ import statistics
 import numpy as np
 import pytest
 
-from search.schedulers.asha import ASHAScheduler
-from search.schedulers.asha_stopping import ASHAStoppingScheduler
-from search.schedulers.base import Prune
-from search.schedulers.hyperband import HyperBandScheduler
-from search.schedulers.median_stopping import MedianStoppingScheduler
-from search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.schedulers.asha_stopping import ASHAStoppingScheduler
+from searchlight.search.schedulers.base import Prune
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
+from searchlight.search.schedulers.pbt import PopulationBasedTraining
 from tests.search.schedulers.simulator import Simulated, running, waiting
 
 SEARCHES = 200

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from search.errors import StoreError, UsageError
-from search.storage import bucket_journal, lease, requests
-from search.storage.bucket_journal import BucketJournal, JournalSegment, read_records
-from search.storage.journal import JournalRecords
-from trainables.filesystem.paths import RemotePath, parse_path
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage import bucket_journal, lease, requests
+from searchlight.search.storage.bucket_journal import BucketJournal, JournalSegment, read_records
+from searchlight.search.storage.journal import JournalRecords
+from searchlight.trainables.filesystem.paths import RemotePath, parse_path
 
 
 @pytest.fixture(autouse=True)

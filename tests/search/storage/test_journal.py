@@ -5,13 +5,13 @@ import json
 import pytest
 from optuna.samplers import RandomSampler
 
-from search.errors import StoreError, UsageError
-from search.storage.study_store import open_store
-from search.study.record import load_search
-from search.study.study import create_study
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.record import load_search
+from searchlight.search.study.study import create_study
+from searchlight.trainables.filesystem.paths import parse_path
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SPACE
-from trainables.filesystem.paths import parse_path
 
 
 @pytest.fixture

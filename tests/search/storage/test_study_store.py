@@ -13,14 +13,14 @@ import pytest
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from search.errors import StoreError, UsageError
-from search.experiment.resume import open_search
-from search.samplers.factory import create_sampler
-from search.storage import postgres, requests
-from search.storage.study_store import create_backend, open_store
-from search.study.record import load_search
-from search.study.study import create_study
-from search.study.trial import get_outcome, get_reports
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.experiment.resume import open_search
+from searchlight.search.samplers.factory import create_sampler
+from searchlight.search.storage import postgres, requests
+from searchlight.search.storage.study_store import create_backend, open_store
+from searchlight.search.study.record import load_search
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_outcome, get_reports
 from tests.conftest import ROOT
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SAMPLERS, SPACE, complete, play_trials
@@ -119,7 +119,7 @@ def test_second_driver_is_refused_until_the_first_has_ended(folder, url, monkeyp
         open_store(folder, url)
     first.close()
     code = (
-        "import sys; from pathlib import Path; from search.storage.study_store import open_store\n"
+        "import sys; from pathlib import Path; from searchlight.search.storage.study_store import open_store\n"
         "store = open_store(Path(sys.argv[1]), sys.argv[2]); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(folder), url]

@@ -1,7 +1,7 @@
 """Play studies without training: ask for trials, and tell what came of them."""
 
-from search.config.search_space import resolve_space
-from trainables.task import TaskConfig, searchable
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 

@@ -2,8 +2,8 @@ import queue
 
 import pytest
 
-from search.config.libraries import SETTINGS
-from search.tracking.runs import Runs
+from searchlight.search.config.libraries import SETTINGS
+from searchlight.search.tracking.runs import Runs
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
-from search.analysis.best_trials import BestTrial, ParetoTrial
-from search.analysis.result import SearchResult
-from search.config.objectives import Objective
-from search.study.record import SearchRecord
-from search.tracking.description import render_description
+from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.tracking.description import render_description
 
 SCORE = Objective("val/score", "max")
 

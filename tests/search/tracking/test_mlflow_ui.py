@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.analysis.result import SearchResult
-from search.reporting.console.summary import view_instructions
-from search.reporting.html.report import write_report
-from search.study.record import load_search
-from search.tracking.description import render_description
-from search.tracking.events import make_search_end
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.reporting.console.summary import view_instructions
+from searchlight.search.reporting.html.report import write_report
+from searchlight.search.study.record import load_search
+from searchlight.search.tracking.description import render_description
+from searchlight.search.tracking.events import make_search_end
 from tests.search.stored_studies import Search
 from tests.search.tracking.trackers import runs_of, track
 from tests.servers.mlflow import MlflowServer

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from search.tracking.provenance import LONGEST_DIFF, compute_digest, list_installed_packages, read, write
+from searchlight.search.tracking.provenance import LONGEST_DIFF, compute_digest, list_installed_packages, read, write
 
 IDENTITY = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 

@@ -1,9 +1,9 @@
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.study.study import create_study
-from search.tracking import tracker as tracking
-from search.tracking.events import make_search_end
+from searchlight.search.study.study import create_study
+from searchlight.search.tracking import tracker as tracking
+from searchlight.search.tracking.events import make_search_end
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import Search, always_random, replayed
 from tests.search.tracking.trackers import runs_in, track_stored

@@ -11,18 +11,18 @@ from mlflow.tracking import MlflowClient
 from optuna.distributions import FloatDistribution, distribution_to_json
 from PIL import Image
 
-from search.config import load_config
-from search.config.libraries import configure_libraries
-from search.config.objectives import Objective
-from search.study.study import create_study
-from search.tracking import tracker as tracking
-from search.tracking.errors import TrackingError
-from search.tracking.events import make_search_end
-from search.tracking.runs import Runs
+from searchlight.search.config import load_config
+from searchlight.search.config.libraries import configure_libraries
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.study import create_study
+from searchlight.search.tracking import tracker as tracking
+from searchlight.search.tracking.errors import TrackingError
+from searchlight.search.tracking.events import make_search_end
+from searchlight.search.tracking.runs import Runs
+from searchlight.trainables.task import images
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import SPACE, always_random
 from tests.search.tracking.trackers import curve_of, finish, runs_for, runs_in, runs_of, track
-from trainables.task import images
 
 OF_THE_OBJECTIVE = ("Objective/val/score", "val/score", "best/val/score")
 pytestmark = pytest.mark.usefixtures("mlflow_db")

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.formatting import format_command
-from search.tracking import tracker as tracking
-from search.tracking.errors import TrackingError
+from searchlight.search.formatting import format_command
+from searchlight.search.tracking import tracker as tracking
+from searchlight.search.tracking.errors import TrackingError
+from searchlight.trainables.task import images
 from tests.search.stored_studies import Search, replayed
 from tests.search.tracking import trackers
 from tests.search.tracking.trackers import curve_of, finish, track_stored
 from tests.servers.mlflow import ADMIN, MlflowServer
 from tests.servers.process import free_port
-from trainables.task import images
 
 pytestmark = pytest.mark.slow
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"

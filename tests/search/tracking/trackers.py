@@ -4,10 +4,10 @@ import uuid
 
 from mlflow.tracking import MlflowClient
 
-from search.tracking.events import make_search_end
-from search.tracking.runs import Runs
-from search.tracking.tracker import MLflowCallback
-from search.tracking.uri import resolve_tracking_uri
+from searchlight.search.tracking.events import make_search_end
+from searchlight.search.tracking.runs import Runs
+from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from models.arc import Puzzle, load_puzzles
-from trainables.arc import ArcTask
-from trainables.arc.task import ArcConfig
-from trainables.context import Context
-from trainables.training.trainer import TrialTrainer
+from searchlight.models.arc import Puzzle, load_puzzles
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.task import ArcConfig
+from searchlight.trainables.context import Context
+from searchlight.trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
     "use_policy": True,

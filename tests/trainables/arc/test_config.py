@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from models.arc import load_puzzles
+from searchlight.models.arc import load_puzzles
+from searchlight.trainables.arc import data
+from searchlight.trainables.arc.task import ArcConfig
 from tests.trainables.task import config_problems
-from trainables.arc import data
-from trainables.arc.task import ArcConfig
 
 problems = partial(config_problems.problems, ArcConfig)
 assert_told = partial(config_problems.assert_one_line, ArcConfig)

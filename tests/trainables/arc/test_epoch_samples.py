@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Endless, Regression, RegressionConfig
 from tests.trainables.two_ranks import RANKS
-from trainables.context import Context
-from trainables.training.trainer import TrialTrainer
 
 
 class Counted(Regression):

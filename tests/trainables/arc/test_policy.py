@@ -4,9 +4,9 @@ import functools
 
 import pytest
 
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.arc.small_arc import arc, moved, weights, window
 from tests.trainables.toy_models import identical, state, timeless
-from trainables.training.trainer import TrialTrainer
 
 EVERYTHING = {
     **{"curriculum_start": 0.6, "accumulation": 2, "epochs": 3},

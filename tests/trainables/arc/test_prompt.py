@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from models.arc.prompt import cache as vectors
+from searchlight.models.arc.prompt import cache as vectors
+from searchlight.trainables import checkpoint
+from searchlight.trainables.arc import data
+from searchlight.trainables.context import Context
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.models.arc.prompt.conftest import saved as saved
 from tests.trainables.arc.small_arc import arc, built, few, moved, weights
 from tests.trainables.toy_models import identical
-from trainables import checkpoint
-from trainables.arc import data
-from trainables.context import Context
-from trainables.training.trainer import TrialTrainer
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from models.arc import digest, load_puzzles, to_arrays
+from searchlight.models.arc import digest, load_puzzles, to_arrays
+from searchlight.trainables import checkpoint
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.task import ArcConfig
+from searchlight.trainables.context import Context
+from searchlight.trainables.training.predictor import Predictor
+from searchlight.trainables.training.trainer import TrialTrainer, train
 from tests.trainables.arc.small_arc import KEPT, SMALL, arc, built, few
-from trainables import checkpoint
-from trainables.arc import ArcTask
-from trainables.arc.task import ArcConfig
-from trainables.context import Context
-from trainables.training.predictor import Predictor
-from trainables.training.trainer import TrialTrainer, train
 
 ALWAYS = {"risk", "risk_sizes", "unexplained", "ambiguity", "consistency"}
 POLICY = {"reward", "reward_exact", "reward_likelihood", "reward_spread", "reinforce", "pathwise"}
@@ -114,7 +114,7 @@ def test_saved_model_answers_as_the_evaluation_does(tmp_path, config, which):
     training = TrialTrainer(arc(**config, views=2, ema_decay=0.9, data=few(tmp_path, 1, which)))
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
-    predictor = Predictor("trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
+    predictor = Predictor("searchlight.trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
     (puzzle,) = training.task.puzzles
     sources, targets = (to_arrays(grids) for grids in zip(*puzzle.demonstrations, strict=True))
     tests = to_arrays([source for source, _ in puzzle.tests])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainables.checkpoint import CheckpointError, delete, directory
-from trainables.context import Context
-from trainables.filesystem import paths
-from trainables.filesystem.paths import parse_path
+from searchlight.trainables.checkpoint import CheckpointError, delete, directory
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem import paths
+from searchlight.trainables.filesystem.paths import parse_path
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import CheckpointError, Writer
+from searchlight.trainables.checkpoint.file import ABOUT
+from searchlight.trainables.filesystem import remote_path
+from searchlight.trainables.filesystem.paths import RemotePath, list_files, parse_path
 from tests.trainables.toy_models import identical
 from tests.trainables.training.trials import flip_bit
-from trainables import checkpoint
-from trainables.checkpoint import CheckpointError, Writer
-from trainables.checkpoint.file import ABOUT
-from trainables.filesystem import remote_path
-from trainables.filesystem.paths import RemotePath, list_files, parse_path
 
 STATE = {"epoch": 3, "weights": {"w": torch.arange(6.0).reshape(2, 3), "none": None}, "names": ["a", "b"], "lr": 1e-3}
 FILES = ["state.pt", "state.pt.sha256"]

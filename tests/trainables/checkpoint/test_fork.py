@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Regression, identical, state
 from tests.trainables.training.trials import make_trial, run_epochs
 from tests.trainables.worker.local_worker import metrics, workers
-from trainables import checkpoint
-from trainables.training.trainer import TrialTrainer
 
 STEPS = 4  # of the schedule of Regression: times 0.7 each
 

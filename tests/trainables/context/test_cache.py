@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.trainables.context.cache import Cache
+from searchlight.trainables.worker.worker import TrialRunner
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.worker.local_worker import metrics, workers
-from trainables.context.cache import Cache
-from trainables.worker.worker import TrialRunner
 
 KIB = 2**10
 
@@ -48,7 +48,7 @@ def test_least_recently_used_value_is_dropped_first():
 
 
 def test_value_above_the_limit_is_logged_and_not_kept(caplog):
-    caplog.set_level("INFO", "trainables")
+    caplog.set_level("INFO", "searchlight")
     cache, large, small = Cache(64 * KIB), block(100), block(10)
     for name, make in (("small", small), ("large", large), ("large", large), ("small", small)):
         cache.get(name, make)
@@ -93,7 +93,7 @@ def make_parts() -> dict[str, Any]:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_value_that_a_trial_changed_is_made_anew(caplog, change):
-    caplog.set_level("INFO", "trainables")
+    caplog.set_level("INFO", "searchlight")
     cache = Cache()
     CHANGES[change](cache.get("parts", make_parts))
     cache.drop_changed()

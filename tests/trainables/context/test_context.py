@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.context import Context
+from searchlight.trainables.context import Context
 
 
 def make_shards(data, batch_size, world_size, shuffle=True, seed=0):

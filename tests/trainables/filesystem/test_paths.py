@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from searchlight.trainables.filesystem import paths, remote_path
+from searchlight.trainables.filesystem.paths import RemotePath, parse_path
 from tests.conftest import ROOT
-from trainables.filesystem import paths, remote_path
-from trainables.filesystem.paths import RemotePath, parse_path
 
 
 def test_paths_and_file_uris_are_local_and_other_uris_remote(tmp_path):
@@ -48,7 +48,7 @@ def test_key_is_what_the_file_system_calls_the_path(uri):
 
 def test_local_paths_do_not_import_pyarrow():
     program = (
-        "import sys; from trainables.filesystem.paths import parse_path; parse_path('runs').exists(); "
+        "import sys; from searchlight.trainables.filesystem.paths import parse_path; parse_path('runs').exists(); "
         "print('pyarrow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -34,7 +34,7 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils import checkpoint as checkpointing
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 
-from trainables.isolation.process import SETTINGS
+from searchlight.trainables.isolation.process import SETTINGS
 
 KEPT = ExitStack()  # what would end by itself if nobody held on to it
 PRE_HOOKS = optimizers._global_optimizer_pre_hooks

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from searchlight.trainables.isolation.process import SETTINGS, ProcessSnapshot
+from searchlight.trainables.worker.messages import SegmentEnd
 from tests.trainables.isolation.leaky_tasks import CHANGES, KEPT, LEAKS
 from tests.trainables.isolation.trials import run_in, worker_of
 from tests.trainables.toy_models import FULL, Augmented, Regression, identical
 from tests.trainables.worker.local_worker import metrics
-from trainables.isolation.process import SETTINGS, ProcessSnapshot
-from trainables.worker.messages import SegmentEnd
 
 HERE = "tests.trainables.isolation.test_process"
 REFERENCE = {**FULL, "precision": "bf16", "epochs": 2}
@@ -193,7 +193,10 @@ def own_task(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["own_state", "own_state_of_ray"])
 def test_own_modules_are_imported_anew_and_others_once(run, own_task, name):
     worker = worker_of(own_task(name, of_ray=name.endswith("of_ray")))
-    before = {name: sys.modules[name] for name in (name, "tests.trainables.toy_models", "trainables.task", "numpy")}
+    before = {
+        name: sys.modules[name]
+        for name in (name, "tests.trainables.toy_models", "searchlight.trainables.task", "numpy")
+    }
     first, second = (metrics(run(worker, trial, 2)) for trial in (0, 1))
     assert [(report["val/count"], report["val/late"]) for report in first] == [(0, 1), (1, 2)]
     assert identical(second, first)

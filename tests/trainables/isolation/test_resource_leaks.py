@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+from searchlight.trainables.isolation import resource_leaks
+from searchlight.trainables.worker import worker as worker_module
+from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd
 from tests.trainables.isolation.trials import run_in, worker_of
 from tests.trainables.toy_models import Regression
-from trainables.isolation import resource_leaks
-from trainables.worker import worker as worker_module
-from trainables.worker.messages import SegmentAssignment, SegmentEnd
 
 HERE = "tests.trainables.isolation.test_resource_leaks"
 MIB = 2**20

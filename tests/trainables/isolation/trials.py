@@ -4,9 +4,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from trainables.context import Context
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
-from trainables.worker.worker import TrialRunner
+from searchlight.trainables.context import Context
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
+from searchlight.trainables.worker.worker import TrialRunner
 
 
 def worker_of(task: str, **limits: Any) -> TrialRunner:

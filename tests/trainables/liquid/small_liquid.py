@@ -4,13 +4,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.liquid.config import LiquidConfig
+from searchlight.trainables.liquid.task import Batch
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import UpdateReport
 from tests.trainables.toy_models import identical
-from trainables.context import Context
-from trainables.liquid import LiquidTask
-from trainables.liquid.config import LiquidConfig
-from trainables.liquid.task import Batch
-from trainables.training.trainer import TrialTrainer
-from trainables.update import UpdateReport
 
 SMALL: dict[str, Any] = {
     "width": 8,

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from search.config.search_space import resolve_space
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.liquid import data
+from searchlight.trainables.liquid.config import RULES, LiquidConfig
 from tests.trainables.task.config_problems import assert_one_line
-from trainables.liquid import data
-from trainables.liquid.config import RULES, LiquidConfig
 
 STRENGTHS = ("consolidation.ewc_strength", "consolidation.si_strength")
 NO_DATA = "data must be digits, text, series, hub:NAME or a folder, but got "

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from models.liquid.data import Samples
-from models.liquid.losses import losses
+from searchlight.models.liquid.data import Samples
+from searchlight.models.liquid.losses import losses
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.liquid.small_liquid import Watched, liquid, trained
 from tests.trainables.toy_models import recorded_gradients
-from trainables.training.trainer import TrialTrainer
 
 
 @pytest.mark.parametrize(("fraction", "balanced"), [(0.25, True), (0.5, False), (0.75, True)])

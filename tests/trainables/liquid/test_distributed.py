@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.liquid.small_liquid import config_of
 from tests.trainables.toy_models import identical, timeless
 from tests.trainables.two_ranks import RANKS
-from trainables.context import Context
-from trainables.liquid import LiquidTask
-from trainables.training.trainer import TrialTrainer
 
 HELD = {"consolidation": {"method": "ewc", "ewc_strength": 100.0}, "plasticity": {"rule": "homeostatic", "meta": True}}
 STREAM: dict[str, Any] = {"data": "series", "continual": {"tasks": 2}, "epochs": 2, "lr": 1e-3, **HELD}

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from searchlight.trainables.liquid import LiquidTask
+from searchlight.trainables.liquid.config import LiquidConfig
+from searchlight.trainables.liquid.task import Batch
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.liquid.small_liquid import Watched, config_of, has_pending, liquid, plastic
 from tests.trainables.toy_models import identical
-from trainables.liquid import LiquidTask
-from trainables.liquid.config import LiquidConfig
-from trainables.liquid.task import Batch
-from trainables.training.trainer import TrialTrainer
 
 FULL = {"plasticity": {"rule": "pair"}, "continual": {"tasks": 2}, "epochs": 2, "layers": 2}
 

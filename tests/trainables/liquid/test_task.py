@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.liquid.cells import CELLS
-from models.liquid.data import build_corpus, load
+from searchlight.models.liquid.cells import CELLS
+from searchlight.models.liquid.data import build_corpus, load
+from searchlight.trainables import checkpoint
+from searchlight.trainables.context import Context
+from searchlight.trainables.liquid import LiquidTask, data
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.training.predictor import Predictor
+from searchlight.trainables.training.trainer import TrialTrainer, train
 from tests.trainables.liquid.small_liquid import KEPT, config_of, liquid
 from tests.trainables.toy_models import identical, scramble, state, timeless
-from trainables import checkpoint
-from trainables.context import Context
-from trainables.liquid import LiquidTask, data
-from trainables.precision import Diverged
-from trainables.training.predictor import Predictor
-from trainables.training.trainer import TrialTrainer, train
 
 FIGURES = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
 TEXT_DOMAINS = ("english", "grammar", "math", "python", "tables")

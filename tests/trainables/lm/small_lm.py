@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from models.liquid.data import build_corpus
-from trainables.context import Context
-from trainables.lm import LmTask, data
-from trainables.lm.config import LmConfig
-from trainables.training.trainer import TrialTrainer
+from searchlight.models.liquid.data import build_corpus
+from searchlight.trainables.context import Context
+from searchlight.trainables.lm import LmTask, data
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
     "width": 8,

@@ -15,19 +15,19 @@ from torch import nn
 from torch._inductor import config as inductor_config
 from torch.distributed.tensor import DTensor
 
-from models.liquid.data import bits_per_byte
-from models.lm.transformer import Transformer, count_flops
+from searchlight.models.liquid.data import bits_per_byte
+from searchlight.models.lm.transformer import Transformer, count_flops
+from searchlight.trainables import checkpoint
+from searchlight.trainables.context import Context
+from searchlight.trainables.lm import LmTask, data
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.lm.task import get_peak
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.training.predictor import Predictor
+from searchlight.trainables.update.parameters import get_local
 from tests.trainables.lm.small_lm import SMALL, build_small_corpus, make_lm
 from tests.trainables.toy_models import distance, every_precision, identical, norm, scramble, state
 from tests.trainables.training.trials import run_epochs
-from trainables import checkpoint
-from trainables.context import Context
-from trainables.lm import LmTask, data
-from trainables.lm.config import LmConfig
-from trainables.lm.task import get_peak
-from trainables.precision import Precision
-from trainables.training.predictor import Predictor
-from trainables.update.parameters import get_local
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class SmallConfig(TaskConfig):

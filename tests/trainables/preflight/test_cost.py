@@ -2,11 +2,11 @@
 
 import pytest
 
+from searchlight.trainables.context import Context, cache
+from searchlight.trainables.preflight import cost, observation
+from searchlight.trainables.training import trainer
 from tests.trainables.preflight.faulty_tasks import Small, SmallConfig
 from tests.trainables.training.trials import FakeClock
-from trainables.context import Context, cache
-from trainables.preflight import cost, observation
-from trainables.training import trainer
 
 EPOCHS_S = [5.0, 3.0, 2.0, 4.0, 1.0]
 EVALUATION_S, BASELINE_S = 0.5, 7.0

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight import modes
+from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
 from tests.trainables.preflight.faulty_tasks import FAULTS
-from trainables.context import Context
-from trainables.preflight import modes
-from trainables.preflight.audit import Audit, AuditRequest, AuditResult
 
 
 def audit(task: type[Any], limit_s: float = 60.0, **request: Any) -> AuditResult:

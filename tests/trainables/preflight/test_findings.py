@@ -1,7 +1,7 @@
 """Findings: their order, and their page."""
 
+from searchlight.trainables.preflight.findings import KINDS, has_errors, make_finding, sort_findings
 from tests.conftest import ROOT
-from trainables.preflight.findings import KINDS, has_errors, make_finding, sort_findings
 
 PAGE = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
 

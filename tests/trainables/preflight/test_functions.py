@@ -3,7 +3,7 @@
 import ray.train
 import torch
 
-from trainables.preflight.function_audit import audit_function, watch_steps
+from searchlight.trainables.preflight.function_audit import audit_function, watch_steps
 
 
 def healthy(config):
@@ -85,7 +85,7 @@ def test_function_that_is_watched_trains_to_its_end():
 
 
 def test_watched_step_that_cannot_be_read_ends_no_function(monkeypatch):
-    monkeypatch.setattr("trainables.preflight.function_audit.is_sharded", lambda parameters: 1 / 0)
+    monkeypatch.setattr("searchlight.trainables.preflight.function_audit.is_sharded", lambda parameters: 1 / 0)
     trained = []
     found = watch(frozen_on_purpose, lr=0.1, steps=3, trained=trained)["not-audited"]
     assert found["figure"] == "ZeroDivisionError: division by zero"

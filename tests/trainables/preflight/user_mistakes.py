@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.task import Task, TaskConfig, searchable
 from tests.trainables.preflight.faulty_tasks import fault
-from trainables.task import Task, TaskConfig, searchable
 
 
 class MistakeConfig(TaskConfig):

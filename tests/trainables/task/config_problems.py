@@ -2,9 +2,9 @@
 
 import pytest
 
-from search.config.search_space import resolve_space
-from search.errors import UsageError
-from trainables.task import TaskConfig
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.errors import UsageError
+from searchlight.trainables.task import TaskConfig
 
 
 def problems(config: type[TaskConfig], fixed: dict[str, str], searched: dict[str, str] | None = None) -> list[str]:

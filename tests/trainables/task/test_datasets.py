@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.task import DataSet, digest_of
 from tests.trainables.toy_models import Regression, RegressionConfig
-from trainables.context import Context
-from trainables.task import DataSet, digest_of
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

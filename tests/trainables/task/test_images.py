@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import StoragePath, parse_path
+from searchlight.trainables.task import images
+from searchlight.trainables.training import evaluation
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Regression, RegressionConfig, identical
 from tests.trainables.worker.local_worker import metrics, stretch_in, workers
-from trainables import checkpoint
-from trainables.context import Context
-from trainables.filesystem.paths import StoragePath, parse_path
-from trainables.task import images
-from trainables.training import evaluation
-from trainables.training.trainer import TrialTrainer
 
 LOSSES = (0.5, 0.7, 0.4, 0.4)  # of the epochs: the first and the third are better than all before them
 TASK = f"{__name__}:Drawing"

@@ -1,6 +1,6 @@
 import importlib
 
-from trainables.task.interface_page import FILE, PUBLIC, format_interface_page
+from searchlight.trainables.task.interface_page import FILE, PUBLIC, format_interface_page
 
 
 def test_page_of_the_task_interface_shows_every_public_name():

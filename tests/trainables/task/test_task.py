@@ -11,11 +11,11 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Adversaries, Regression, RegressionConfig
-from trainables.context import Context
-from trainables.precision import Precision
-from trainables.task import Task, TaskConfig, searchable
-from trainables.training.trainer import TrialTrainer
 
 
 def test_searchable_range_keeps_default_and_bounds():

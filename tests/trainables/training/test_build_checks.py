@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.task import Task, TaskConfig
+from searchlight.trainables.training import trainer
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Adversaries, Endless
 from tests.trainables.training.trials import make_trial, run_epochs
-from trainables.task import Task, TaskConfig
-from trainables.training import trainer
-from trainables.training.trainer import TrialTrainer
 
 
 class Parts(Task[TaskConfig]):  # an encoder, a head and a prompt; `wrong` says which of them the loss passes by
@@ -87,14 +87,14 @@ def test_update_without_any_gradient_names_its_optimizers(precision, check):
 
 
 def test_parameter_without_gradient_is_logged_once(caplog):  # C30
-    with caplog.at_level(logging.WARNING, logger="trainables"):
+    with caplog.at_level(logging.WARNING, logger="searchlight"):
         run_epochs(TrialTrainer(Parts("a parameter")), 3)
     assert caplog.messages == ["update 'train': 1 of 8 parameters got no gradient in the first update: prompt.spare"]
 
 
 @pytest.mark.parametrize("wrong", ["the prompt", "the encoder, by zero", "a parameter", "all"])
 def test_gradient_check_skip_allows_parts_without_gradient(wrong, caplog):
-    with caplog.at_level(logging.WARNING, logger="trainables"):
+    with caplog.at_level(logging.WARNING, logger="searchlight"):
         report = TrialTrainer(Parts(wrong, gradient_check="skip")).run_epoch()
     assert report["train/updates"] == (0 if wrong == "all" else 2)
     assert caplog.records == []

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.precision import Diverged, LossScale
+from searchlight.trainables.update import Ema, Updater
+from searchlight.trainables.update.reduction import PeerFailed
 from tests.trainables.toy_models import Regression, Sharded, every_precision, identical, samples
 from tests.trainables.training.trials import make_trial, run_epochs
 from tests.trainables.two_ranks import RANKS, Pair
-from trainables import checkpoint
-from trainables.precision import Diverged, LossScale
-from trainables.update import Ema, Updater
-from trainables.update.reduction import PeerFailed
 
 
 class Uneven(Sharded):  # rank 1 runs out of data while rank 0 has three windows more

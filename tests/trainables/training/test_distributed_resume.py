@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from searchlight.trainables import checkpoint
 from tests.trainables.toy_models import FULL, Augmented, Sharded, identical, recorded_gradients, scramble, state
 from tests.trainables.training.trials import load_trial, make_trial, run_epochs
 from tests.trainables.two_ranks import RANKS
-from trainables import checkpoint
 
 SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
 

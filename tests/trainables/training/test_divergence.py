@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.training.divergence import AT_MOST, FIRST, IN_A_ROW, LossDivergenceDetector
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Adversaries, Regression
 from tests.trainables.training.trials import make_trial, run_epochs
-from trainables import checkpoint
-from trainables.precision import Diverged
-from trainables.training.divergence import AT_MOST, FIRST, IN_A_ROW, LossDivergenceDetector
-from trainables.training.trainer import TrialTrainer
 
 RISE = 1000.0
 FAR = 1e300

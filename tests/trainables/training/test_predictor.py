@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import CheckpointError
+from searchlight.trainables.task import Task
+from searchlight.trainables.training.predictor import Predictor
 from tests.trainables.toy_models import Regression, RegressionConfig
 from tests.trainables.training.trials import flip_bit, make_trial
-from trainables import checkpoint
-from trainables.checkpoint import CheckpointError
-from trainables.task import Task
-from trainables.training.predictor import Predictor
 
 PLAIN = f"{__name__}:Plain"
 

@@ -8,9 +8,17 @@ import pynvml
 import pytest
 import torch
 
+from searchlight.trainables.training import resource_usage
+from searchlight.trainables.training.resource_usage import (
+    CLEAR,
+    CPU,
+    GPU,
+    GPU_MEMORY,
+    MEMORY,
+    ResourceUsage,
+    aggregate_usage,
+)
 from tests.trainables.training.trials import FakeClock
-from trainables.training import resource_usage
-from trainables.training.resource_usage import CLEAR, CPU, GPU, GPU_MEMORY, MEMORY, ResourceUsage, aggregate_usage
 
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.task import TaskConfig
+from searchlight.trainables.update import Updater
 from tests.trainables.toy_models import Cycled, Regression, slope, state
 from tests.trainables.training.trials import assert_continues, load_trial, make_trial, run_epochs
-from trainables.precision import Diverged
-from trainables.task import TaskConfig
-from trainables.update import Updater
 
 
 def run_cycle(**settings: Any) -> dict[str, float]:

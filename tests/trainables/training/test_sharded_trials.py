@@ -17,6 +17,13 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
+from searchlight.trainables.context import Context, rng
+from searchlight.trainables.context.context import create_single_rank_group
+from searchlight.trainables.filesystem.paths import compute_digest, parse_path
+from searchlight.trainables.training.predictor import Predictor
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import (
     FULL,
     Augmented,
@@ -29,13 +36,6 @@ from tests.trainables.toy_models import (
 )
 from tests.trainables.training.trials import flip_bit, make_trial, run_epochs
 from tests.trainables.two_ranks import RANKS
-from trainables import checkpoint
-from trainables.checkpoint.selection import find_resume_checkpoint
-from trainables.context import Context, rng
-from trainables.context.context import create_single_rank_group
-from trainables.filesystem.paths import compute_digest, parse_path
-from trainables.training.predictor import Predictor
-from trainables.training.trainer import TrialTrainer
 
 SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
 
@@ -289,7 +289,7 @@ def test_sharded_save_waits_until_the_old_file_is_deleted(s3, monkeypatch):
     delete, wait = checkpoint.delete, checkpoint.Writer.wait
     assert training.run_epoch(lambda: training.windows >= 1) is None
     training.save(path)
-    monkeypatch.setattr("trainables.checkpoint.file.delete", lambda path: (begun.wait(), delete(path)))
+    monkeypatch.setattr("searchlight.trainables.checkpoint.file.delete", lambda path: (begun.wait(), delete(path)))
     training.discard(path)
     monkeypatch.setattr(checkpoint.Writer, "wait", lambda writer: (begun.set(), wait(writer)))
     training.save(path)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.training import trainer
 from tests.trainables.toy_models import FULL, Adversaries, Endless, Regression, identical, scramble, timeless
 from tests.trainables.training.trials import FakeClock, load_trial, make_trial, run_epochs
-from trainables.training import trainer
 
 NAN = math.nan
 

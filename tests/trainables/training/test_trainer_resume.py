@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import CheckpointError
+from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
+from searchlight.trainables.precision import Diverged
 from tests.trainables.toy_models import FULL, Adversaries, Augmented, Endless, Regression, identical, scramble, state
 from tests.trainables.training import trials
 from tests.trainables.training.trials import assert_continues, flip_bit, load_trial, make_trial
-from trainables import checkpoint
-from trainables.checkpoint import CheckpointError
-from trainables.checkpoint.selection import find_resume_checkpoint
-from trainables.precision import Diverged
 
 FP16 = {**FULL, "precision": "fp16"}
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import identical, state, timeless
-from trainables.context import Context
-from trainables.filesystem.paths import StoragePath
-from trainables.training.trainer import TrialTrainer
 
 
 class FakeClock:

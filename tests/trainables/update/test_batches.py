@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
+from searchlight.trainables.update import Updater, windows
 from tests.trainables.toy_models import (
     epoch,
     identical,
@@ -16,7 +17,6 @@ from tests.trainables.toy_models import (
     slope,
     slope_loss,
 )
-from trainables.update import Updater, windows
 
 
 def test_windows_split_a_stream_and_keep_its_tail():  # A8, C03, C06

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.update import Updater
+from searchlight.trainables.update.buffers import LOOKS
 from tests.trainables.toy_models import identical, samples
-from trainables.update import Updater
-from trainables.update.buffers import LOOKS
 
 
 class Keeper(nn.Module):

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.precision import LossScale
+from searchlight.trainables.update import Updater
 from tests.trainables.toy_models import (
     TOLERANCE,
     classifier,
@@ -28,8 +30,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.precision import LossScale
-from trainables.update import Updater
 
 
 @pytest.mark.parametrize("limit", [None, 2.0, 2.5])

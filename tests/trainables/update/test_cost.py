@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from searchlight.trainables.precision import LossScale
+from searchlight.trainables.update import Ema, Updater, windows
 from tests.trainables.toy_models import IGNORED, Tokens, samples, slope, tokens
-from trainables.precision import LossScale
-from trainables.update import Ema, Updater, windows
 
 METHODS = [
     "item",

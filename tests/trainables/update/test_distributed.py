@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.precision import Diverged, LossScale
+from searchlight.trainables.update import Ema, Updater
 from tests.trainables.toy_models import (
     identical,
     samples,
 )
-from trainables.precision import Diverged, LossScale
-from trainables.update import Ema, Updater
 
 
 def train_unused(rank: int) -> list[float]:

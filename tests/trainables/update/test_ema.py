@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.training.trainer import TrialTrainer
+from searchlight.trainables.update import Ema
 from tests.trainables.toy_models import Regression, RegressionConfig, identical
-from trainables.training.trainer import TrialTrainer
-from trainables.update import Ema
 
 
 def shadow(ema: Ema) -> Tensor:

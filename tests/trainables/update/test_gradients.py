@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from searchlight.trainables.precision import LossScale, Precision, autocast
+from searchlight.trainables.update import Updater
 from tests.trainables.toy_models import (
     IGNORED,
     PRECISIONS,
@@ -30,8 +32,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.precision import LossScale, Precision, autocast
-from trainables.update import Updater
 
 as_number_or_tensor = pytest.mark.parametrize("on_device", [False, True], ids=["number", "tensor"])
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.precision import Diverged, LossScale
+from searchlight.trainables.update import Updater
 from tests.trainables.toy_models import epoch, samples, slope, slope_loss
-from trainables.precision import Diverged, LossScale
-from trainables.update import Updater
 
 
 def test_no_inf_checks_for_an_optimizer_without_gradients():  # E51, C32

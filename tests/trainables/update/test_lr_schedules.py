@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainables.update.lr_schedules import linear_warmup, warmup_cosine
+from searchlight.trainables.update.lr_schedules import linear_warmup, warmup_cosine
 
 updates = st.integers(1, 200)
 shares = st.floats(0, 1)

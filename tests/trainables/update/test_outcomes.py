@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from searchlight.trainables.precision import Diverged, LossScale
+from searchlight.trainables.update import Ema, Updater, UpdateReport
 from tests.trainables.toy_models import (
     PRECISIONS,
     classifier,
@@ -27,8 +29,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.precision import Diverged, LossScale
-from trainables.update import Ema, Updater, UpdateReport
 
 
 @dataclass

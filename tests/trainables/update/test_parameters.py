@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from searchlight.trainables.update import Updater
 from tests.trainables.toy_models import (
     IGNORED,
     classifier,
@@ -19,7 +20,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.update import Updater
 
 HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -15,6 +15,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.isolation.resource_leaks import ResourceLeaks
+from searchlight.trainables.precision import LossScale
+from searchlight.trainables.update import Ema, Updater
+from searchlight.trainables.update.sharding import ShardedEma, ShardedUpdater
 from tests.trainables.toy_models import (
     PRECISIONS,
     TOLERANCE,
@@ -28,11 +33,6 @@ from tests.trainables.toy_models import (
     tokens,
 )
 from tests.trainables.two_ranks import RANKS
-from trainables.context import Context
-from trainables.isolation.resource_leaks import ResourceLeaks
-from trainables.precision import LossScale
-from trainables.update import Ema, Updater
-from trainables.update.sharding import ShardedEma, ShardedUpdater
 
 Sizes = Sequence[Sequence[int]]  # of the micro-batches of one window, by rank
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from searchlight.trainables.precision import LossScale
+from searchlight.trainables.update import Ema, Updater
 from tests.trainables.toy_models import (
     classifier,
     every_precision,
@@ -19,8 +21,6 @@ from tests.trainables.toy_models import (
     token_loss,
     tokens,
 )
-from trainables.precision import LossScale
-from trainables.update import Ema, Updater
 
 Pair = tuple[nn.Module, Updater]
 

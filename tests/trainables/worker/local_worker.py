@@ -4,12 +4,12 @@ import math
 import threading
 from typing import Any
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, WorkerSettings
+from searchlight.trainables.worker.worker import AUTOSAVE_S, TrialRunner
 from tests.trainables.toy_models import Regression, timeless
 from tests.trainables.training.trials import make_trial, run_epochs
-from trainables.context import Context
-from trainables.filesystem.paths import StoragePath
-from trainables.worker.messages import EpochReport, SegmentAssignment, WorkerSettings
-from trainables.worker.worker import AUTOSAVE_S, TrialRunner
 
 TASK = "tests.trainables.toy_models:Regression"
 # Everything that has state at once, and three windows per epoch.

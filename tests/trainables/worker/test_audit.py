@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight import process
+from searchlight.trainables.preflight.audit import AuditRequest
 from tests.trainables.preflight.faulty_tasks import BrokenLoss, FrozenPrompt
 from tests.trainables.preflight.test_faulty_tasks import audit
 from tests.trainables.worker.local_worker import CONFIG, TASK, metrics, straight, stretch_in, workers
-from trainables.context import Context
-from trainables.preflight import process
-from trainables.preflight.audit import AuditRequest
 
 FAULTY = "tests.trainables.preflight.faulty_tasks:FrozenPrompt"
 

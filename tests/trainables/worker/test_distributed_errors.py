@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
-from trainables.precision import Diverged
-from trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
 
 
 class Sick(Regression):  # raises on one rank, as "place rank" in its `fault` says

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainables.registry import find_user_frame
-from trainables.worker import messages
-from trainables.worker.messages import SegmentBudget, from_json, to_json
+from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.worker import messages
+from searchlight.trainables.worker.messages import SegmentBudget, from_json, to_json
 
 LAST = messages.EpochReport(2, {"val/loss": math.inf}, None, {}, False, [], [])
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from searchlight.trainables.checkpoint import directory, file
+from searchlight.trainables.filesystem import paths, remote_path
+from searchlight.trainables.filesystem.paths import parse_path
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.worker import test_train_function, train_functions
 from tests.trainables.worker.local_worker import metrics, straight, stretch_in, workers
 from tests.trainables.worker.test_worker_resume import AUGMENTED, run
-from trainables.checkpoint import directory, file
-from trainables.filesystem import paths, remote_path
-from trainables.filesystem.paths import parse_path
 
 
 @pytest.fixture

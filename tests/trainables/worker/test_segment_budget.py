@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.context import Context
+from searchlight.trainables.training import trainer
+from searchlight.trainables.worker.messages import (
+    EpochReport,
+    SegmentAssignment,
+    SegmentBudget,
+    SegmentEnd,
+    WorkerSettings,
+)
+from searchlight.trainables.worker.worker import TrialRunner
 from tests.trainables.toy_models import Regression
 from tests.trainables.training.trials import FakeClock, make_trial
 from tests.trainables.two_ranks import RANKS, Pair
 from tests.trainables.worker.local_worker import workers
-from trainables import checkpoint
-from trainables.context import Context
-from trainables.training import trainer
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentBudget, SegmentEnd, WorkerSettings
-from trainables.worker.worker import TrialRunner
 
 SAMPLES = 22  # in an epoch of the toy
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.toy_models import timeless
 from tests.trainables.training.test_sharded_trials import Split
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
-from trainables.worker.messages import SegmentAssignment
 
 SETTINGS = {"size": 45, "epochs": 2}
 

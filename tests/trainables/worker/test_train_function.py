@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from ray.train.v2._internal.execution import train_fn_utils
 
+from searchlight.trainables.checkpoint import directory
+from searchlight.trainables.context import Context
+from searchlight.trainables.worker import messages, train_function
+from searchlight.trainables.worker.messages import SegmentEnd, WorkerSettings
+from searchlight.trainables.worker.train_function import FunctionRunner, Session, TrialEnded
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import metrics
-from trainables.checkpoint import directory
-from trainables.context import Context
-from trainables.worker import messages, train_function
-from trainables.worker.messages import SegmentEnd, WorkerSettings
-from trainables.worker.train_function import FunctionRunner, Session, TrialEnded
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 LIMIT_S = 60.0
@@ -257,7 +257,7 @@ def test_session_has_the_interface_of_ray(stretch):
 
 def run_on(rank, function, scratch, stretch, stop_on=None):
     """Run a stretch on each rank of a pair."""
-    logging.getLogger("trainables").setLevel(logging.INFO)
+    logging.getLogger("searchlight.trainables").setLevel(logging.INFO)
     train_fn_utils.set_train_fn_utils(train_fn_utils.LocalTrainFnUtils("test", world_size=2, world_rank=rank))
     train_functions.SCRATCH[0] = scratch
     worker = workers(function, context=Context("cpu", rank, 2))

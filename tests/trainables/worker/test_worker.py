@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import file
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.worker.messages import Divergence, Migration, SegmentEnd
+from searchlight.trainables.worker.worker import build_interruption, check_secondary_objectives
 from tests.trainables.toy_models import Compiled, Regression, identical
 from tests.trainables.worker.local_worker import TASK, AfterWindows, metrics, straight, workers
-from trainables import checkpoint
-from trainables.checkpoint import file
-from trainables.precision import Diverged
-from trainables.worker.messages import Divergence, Migration, SegmentEnd
-from trainables.worker.worker import build_interruption, check_secondary_objectives
 
 
 def test_each_epoch_is_reported_with_its_checkpoint(stretch, tmp_path):

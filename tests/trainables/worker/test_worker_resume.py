@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from searchlight.trainables import checkpoint
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.training.trials import flip_bit
 from tests.trainables.two_ranks import RANKS
 from tests.trainables.worker.local_worker import AfterWindows, metrics, straight, workers
-from trainables import checkpoint
-from trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 
 AUGMENTED = "tests.trainables.toy_models:Augmented"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainables.worker.working_folder import WorkingFolder
+from searchlight.trainables.worker.working_folder import WorkingFolder
 
 
 @pytest.fixture

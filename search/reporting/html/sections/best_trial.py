@@ -4,7 +4,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import (
+from searchlight.search.analysis.best_trials import (
     compare_at_equal_epochs,
     describe_metrics,
     find_incumbent,
@@ -12,11 +12,11 @@ from search.analysis.best_trials import (
     get_flat_config,
     select_comparable_trials,
 )
-from search.config.search_space import Parameter
-from search.formatting import format_change, format_trials, format_value, pluralize
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import (
+from searchlight.search.config.search_space import Parameter
+from searchlight.search.formatting import format_change, format_trials, format_value, pluralize
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,
     get_best_value,

@@ -2,18 +2,18 @@
 
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config
-from search.analysis.confirmed_best import (
+from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config
+from searchlight.search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
     describe_noise,
     list_failed_runs,
 )
-from search.formatting import join_words
-from search.reporting.html import theme
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import get_outcome
+from searchlight.search.formatting import join_words
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_outcome
 
 ROW = 46  # pixels of a config in the plot
 

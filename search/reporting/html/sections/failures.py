@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from optuna.trial import FrozenTrial
 
-from search.analysis.best_trials import group_by_reason
-from search.analysis.divergence import find_divergence
-from search.formatting import format_numbers, format_percent, join_words, pluralize
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import get_outcome
+from searchlight.search.analysis.best_trials import group_by_reason
+from searchlight.search.analysis.divergence import find_divergence
+from searchlight.search.formatting import format_numbers, format_percent, join_words, pluralize
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_outcome
 
 UNKNOWN = "no reason is known"
 

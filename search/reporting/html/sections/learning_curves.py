@@ -7,13 +7,13 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Scatter
 
-from search.analysis.best_trials import find_incumbent
-from search.formatting import join_words, pluralize
-from search.reporting.html import theme
-from search.reporting.html.axes import robust_range
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import OUTCOMES, get_outcome, intermediate_values
+from searchlight.search.analysis.best_trials import find_incumbent
+from searchlight.search.formatting import join_words, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import robust_range
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import OUTCOMES, get_outcome, intermediate_values
 
 FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "interrupted": 0.5}
 DIGITS = 5  # more is invisible, and a search may have 100,000 reports

@@ -7,19 +7,26 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.best_trials import (
+from searchlight.search.analysis.best_trials import (
     ImprovingReport,
     find_improving_reports,
     find_incumbent,
     select_comparable_trials,
 )
-from search.analysis.timeline import RunningTime, running_time
-from search.formatting import format_duration, format_value, pluralize
-from search.reporting.html import theme
-from search.reporting.html.axes import robust_range
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import OUTCOMES, get_best_epoch, get_best_value, get_outcome, get_reports, intermediate_values
+from searchlight.search.analysis.timeline import RunningTime, running_time
+from searchlight.search.formatting import format_duration, format_value, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import robust_range
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import (
+    OUTCOMES,
+    get_best_epoch,
+    get_best_value,
+    get_outcome,
+    get_reports,
+    intermediate_values,
+)
 
 
 def build(searched: SearchRecord) -> Section | None:

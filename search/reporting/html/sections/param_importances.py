@@ -4,14 +4,14 @@ from itertools import pairwise
 
 from plotly.graph_objects import Bar, Figure
 
-from search.analysis.importance import FEWEST, SHUFFLES, SURE, Importance, Importances, find_importances
-from search.analysis.ranking import rank_trials
-from search.formatting import format_percent, join_words, pluralize
-from search.reporting.html import theme
-from search.reporting.html.axes import build_axes
-from search.reporting.html.sections.slice import build_slice, describe_best_range
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
+from searchlight.search.analysis.importance import FEWEST, SHUFFLES, SURE, Importance, Importances, find_importances
+from searchlight.search.analysis.ranking import rank_trials
+from searchlight.search.formatting import format_percent, join_words, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import build_axes
+from searchlight.search.reporting.html.sections.slice import build_slice, describe_best_range
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
 
 MOST = 12  # bars; the others are negligible
 SLICES = 4

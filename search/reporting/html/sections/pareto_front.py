@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.analysis.best_trials import ParetoTrial, find_pareto_front
-from search.formatting import format_trials, format_value, pluralize
-from search.reporting.html import theme
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import WITH_RESULT, get_outcome, objective_values
+from searchlight.search.analysis.best_trials import ParetoTrial, find_pareto_front
+from searchlight.search.formatting import format_trials, format_value, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import WITH_RESULT, get_outcome, objective_values
 
 
 def build(searched: SearchRecord) -> Section | None:

@@ -8,15 +8,15 @@ from statistics import mean, median
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Box, Figure
 
-from search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
-from search.analysis.ranking import GPU_MEMORY, has_gpu
-from search.config.objectives import Objective
-from search.formatting import format_percent, format_value, join_words, pluralize
-from search.reporting.html import theme
-from search.reporting.html.axes import robust_range
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
-from search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
+from searchlight.search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
+from searchlight.search.analysis.ranking import GPU_MEMORY, has_gpu
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import robust_range
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 
 SPEED, MEMORY = "time/samples_per_s", "sys/memory_gib"
 NOTE = (

@@ -1,7 +1,7 @@
 """The findings of the task's audit before the first trial."""
 
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
 
 
 def build(searched: SearchRecord) -> Section | None:

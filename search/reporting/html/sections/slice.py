@@ -7,12 +7,12 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from search.config.objectives import Objective
-from search.formatting import format_value, join_words
-from search.reporting.html import theme
-from search.reporting.html.axes import Axis, robust_range
-from search.study.record import SearchRecord
-from search.study.trial import get_best_value, get_outcome, intermediate_values
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_value, join_words
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.axes import Axis, robust_range
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_best_value, get_outcome, intermediate_values
 
 BEST, FEWEST_BEST = 0.1, 5  # the best trials: a tenth, and at least five
 EDGE = 0.1  # share of the searched range

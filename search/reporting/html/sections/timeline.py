@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from plotly.graph_objects import Bar, Figure
 
-from search.analysis.timeline import RunningTime, Span, build_timeline, running_time
-from search.formatting import format_duration, format_percent, pluralize
-from search.reporting.html import theme
-from search.reporting.html.template import Section
-from search.study.record import SearchRecord
+from searchlight.search.analysis.timeline import RunningTime, Span, build_timeline, running_time
+from searchlight.search.formatting import format_duration, format_percent, pluralize
+from searchlight.search.reporting.html import theme
+from searchlight.search.reporting.html.template import Section
+from searchlight.search.study.record import SearchRecord
 
 KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
 MANY = 300  # bars above which borders are omitted

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 
-from models.arc import Grid, Puzzle, digest
-from models.arc.augment import SYMMETRIES, transform
-from models.arc.contamination import find_leaks
-from models.arc.generators.generator import EASY, FAMILIES, generate, generate_split
-from models.arc.puzzles import Pair
+from searchlight.models.arc import Grid, Puzzle, digest
+from searchlight.models.arc.augment import SYMMETRIES, transform
+from searchlight.models.arc.contamination import find_leaks
+from searchlight.models.arc.generators.generator import EASY, FAMILIES, generate, generate_split
+from searchlight.models.arc.puzzles import Pair
 
 Cell = tuple[int, int]
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.arc.prompt import LanguageModel, load_language_model
+from searchlight.models.arc.prompt import LanguageModel, load_language_model
 
 
 @pytest.fixture(scope="package")

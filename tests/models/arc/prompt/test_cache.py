@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.arc.prompt import VectorCache, load_language_model, puzzle_key
+from searchlight.models.arc.prompt import VectorCache, load_language_model, puzzle_key
 
 KEYS = ["a", "b", "c"]
 TEXTS = ["The grid is mirrored.", "Cells are moved. Sizes stay.", "Nothing is shown."]

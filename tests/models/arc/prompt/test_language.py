@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.arc.prompt import load_language_model
+from searchlight.models.arc.prompt import load_language_model
 
 TEXTS = ["The grid is mirrored.", "Cells are moved. Sizes stay.", "Nothing is shown."]
 
@@ -67,7 +67,7 @@ def test_a_folders_revision_follows_its_files(saved, tmp_path) -> None:
 
 SCRIPT = """
 import sys, torch
-from models.arc.prompt import load_language_model
+from searchlight.models.arc.prompt import load_language_model
 language = load_language_model("some/small", None, False)
 assert language.revision == "c0ffee", language.revision
 torch.save(language(language.tokenize(["Cells are moved."])), sys.argv[1])

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.liquid.cells import CELLS, NCP, CfC, Liquid, linear_scan, make_cell
-from models.liquid.cells.scan import scan_by_doubling, scan_in_sequence
-from models.liquid.cells.wiring import neural_circuit
+from searchlight.models.liquid.cells import CELLS, NCP, CfC, Liquid, linear_scan, make_cell
+from searchlight.models.liquid.cells.scan import scan_by_doubling, scan_in_sequence
+from searchlight.models.liquid.cells.wiring import neural_circuit
 
 KINDS = list(CELLS)
 FEATURES, UNITS = 3, 8
@@ -99,7 +99,7 @@ def test_a_scan_is_its_recurrence_in_sequence_and_by_doubling(batch: int, steps:
 @pytest.mark.parametrize("doubling", [False, True])
 def test_gradients_are_right(doubling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if doubling:  # what devices other than CPUs do
-        monkeypatch.setattr("models.liquid.cells.scan.in_sequence", lambda _: False)
+        monkeypatch.setattr("searchlight.models.liquid.cells.scan.in_sequence", lambda _: False)
     for batch, steps in ((1, 1), (1, 6), (3, 5)):
         assert torch.autograd.gradcheck(linear_scan, [each.requires_grad_() for each in parts(batch, steps, 2)])
 

@@ -7,7 +7,7 @@ import torch
 from ncps.wirings import FullyConnected
 from torch import Tensor, nn
 
-from models.liquid.cells import LTC, CfC
+from searchlight.models.liquid.cells import LTC, CfC
 
 MODES = ["default", "no_gate", "pure"]
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from models.liquid.continual import Matrix, draw
-from models.liquid.continual.plot import CELL_HEIGHT, FRAME, HIGH, LOW
+from searchlight.models.liquid.continual import Matrix, draw
+from searchlight.models.liquid.continual.plot import CELL_HEIGHT, FRAME, HIGH, LOW
 
 ROWS = [
     [0.1, 0.2, 0.3],  # before any

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.liquid.continual import EWC, SI, exact_directions, fisher_diagonal
+from searchlight.models.liquid.continual import EWC, SI, exact_directions, fisher_diagonal
 
 
 def test_the_fisher_diagonal_sums_squared_gradients_of_samples() -> None:

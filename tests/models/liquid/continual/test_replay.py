@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.liquid.continual import Reservoir, der_loss
+from searchlight.models.liquid.continual import Reservoir, der_loss
 
 bounded = settings(max_examples=40)
 streams = st.lists(st.integers(1, 40), min_size=1, max_size=6)

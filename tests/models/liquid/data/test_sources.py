@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from models.liquid.data import Source, check, load
-from models.liquid.data.autoregression import Series, squared_errors
+from searchlight.models.liquid.data import Source, check, load
+from searchlight.models.liquid.data.autoregression import Series, squared_errors
 
 
 @pytest.mark.parametrize("use", [check, load])

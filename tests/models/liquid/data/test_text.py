@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.liquid.data import BYTES, bits_per_byte, build_corpus, check, load, read_corpus, windows
-from models.liquid.data.sentences import equations, sentences
+from searchlight.models.liquid.data import BYTES, bits_per_byte, build_corpus, check, load, read_corpus, windows
+from searchlight.models.liquid.data.sentences import equations, sentences
 
 
 def test_targets_are_the_bytes_that_follow() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.liquid.plasticity import BCM, RULES, Homeostatic, Pair, PlasticSynapses, Rule, Triplet, traces
+from searchlight.models.liquid.plasticity import BCM, RULES, Homeostatic, Pair, PlasticSynapses, Rule, Triplet, traces
 
 
 def spikes(seed: int = 0, batch: int = 4) -> tuple[Tensor, Tensor]:

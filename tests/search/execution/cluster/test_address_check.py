@@ -6,10 +6,10 @@ import pytest
 import ray
 from ray._private import services
 
-from search.errors import UsageError
-from search.execution.cluster import address_check, node_check, resources
-from search.execution.cluster.address_check import check_address
-from search.execution.cluster.node_check import (
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster import address_check, node_check, resources
+from searchlight.search.execution.cluster.address_check import check_address
+from searchlight.search.execution.cluster.node_check import (
     STOP_WAIT,
     ClusterCheck,
     NodeInfo,

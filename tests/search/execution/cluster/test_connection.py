@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from search.execution.cluster.connection import _describe_failed_start, find_lost_process
+from searchlight.search.execution.cluster.connection import _describe_failed_start, find_lost_process
 
 
 @pytest.fixture

@@ -3,13 +3,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import trainables.precision
-from search.config import load_config
-from search.errors import UsageError
-from search.execution.cluster import resources
-from search.execution.cluster.resources import CapacityMonitor, max_gangs, num_gangs, resolve_worker_resources
-from search.experiment import plan
-from trainables.precision import Precision
+from searchlight.search.config import load_config
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster import resources
+from searchlight.search.execution.cluster.resources import (
+    CapacityMonitor,
+    max_gangs,
+    num_gangs,
+    resolve_worker_resources,
+)
+from searchlight.search.experiment import plan
+from searchlight.trainables import precision
+from searchlight.trainables.precision import Precision
 
 GIB = 2.0**30
 
@@ -30,9 +35,11 @@ def configured(tmp_path):
 @pytest.fixture
 def device_without_fp16(monkeypatch):
     """Stands in for a device that says no to fp16, which no CPU does."""
-    real = trainables.precision._is_supported
+    real = precision._is_supported
     monkeypatch.setattr(
-        trainables.precision, "_is_supported", lambda mode, device: mode is not Precision.FP16 and real(mode, device)
+        precision,
+        "_is_supported",
+        lambda mode, device: mode is not Precision.FP16 and real(mode, device),
     )
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node
+from searchlight.search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node
 
 NEED = {"CPU": 1.0, "GPU": 1.0}
 

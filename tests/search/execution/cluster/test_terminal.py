@@ -14,10 +14,10 @@ SESSION = """
 import sys
 from pathlib import Path
 from rich.live import Live
-from search.reporting.console.tables import create_console
+from searchlight.search.reporting.console.tables import create_console
 
 with Live("a search", console=create_console(sys.stderr), transient=True):
-    from search.execution.cluster.connection import ray_session
+    from searchlight.search.execution.cluster.connection import ray_session
     with ray_session([], Path(sys.argv[1]), Path(sys.argv[2])):
         from ray import tune
 print("all is well")

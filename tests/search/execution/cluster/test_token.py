@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from search.execution.cluster.connection import _create_private_token
+from searchlight.search.execution.cluster.connection import _create_private_token
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 from click.testing import CliRunner
 
-from search.run import main
+from searchlight.search.run import main
 from tests.conftest import TASKS
 from tests.search.stored_studies import Search
 

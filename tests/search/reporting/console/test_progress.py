@@ -13,11 +13,11 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from search.config.search_space import resolve_space
-from search.reporting.console.live_table import LiveTable
-from search.reporting.console.progress import Progress
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
-from trainables.task import TaskConfig, searchable
 
 LIMIT_S = 60.0
 
@@ -106,12 +106,12 @@ def test_terminal_shows_ended_trials_above_the_live_table():
 # A search as a process of its own: rich asks the standard streams of the process how large the terminal is.
 PLAYED = """
 import sys, time
-from search.reporting.console.tables import create_console
-from search.reporting.console.live_table import LiveTable
-from search.reporting.console.progress import Progress
-from search.config.objectives import Objective
-from search.config.search_space import resolve_space
-from trainables.task import TaskConfig, searchable
+from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_space import resolve_space
+from searchlight.trainables.task import TaskConfig, searchable
 
 class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)

@@ -7,19 +7,19 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
-from search.analysis.best_trials import count_outcomes, find_best
-from search.analysis.result import SearchResult
-from search.config import SearchConfig
-from search.config.loading import resolve_config
-from search.config.search_space import resolve_space
-from search.formatting import format_command
-from search.reporting.console.summary import print_summary, print_trials
-from search.run import main
-from search.study.record import load_search
-from search.study.study import create_study
+from searchlight.search.analysis.best_trials import count_outcomes, find_best
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.config.search_space import resolve_space
+from searchlight.search.formatting import format_command
+from searchlight.search.reporting.console.summary import print_summary, print_trials
+from searchlight.search.run import main
+from searchlight.search.study.record import load_search
+from searchlight.search.study.study import create_study
+from searchlight.trainables.arc.task import ArcConfig
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import always_random
-from trainables.arc.task import ArcConfig
 
 RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"
 

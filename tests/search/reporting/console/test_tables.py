@@ -1,7 +1,7 @@
 from rich.console import Console
 
-from search.analysis.ranking import trial_rows
-from search.reporting.console.tables import build_table
+from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.reporting.console.tables import build_table
 from tests.search.objectives import VAL_SCORE
 
 

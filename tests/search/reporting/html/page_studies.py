@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from search.config.objectives import Objective
-from search.study.record import SearchRecord
+from searchlight.search.config.objectives import Objective
+from searchlight.search.study.record import SearchRecord
 
 START = datetime(2026, 5, 4, 12, 0, 0)
 STATES = {

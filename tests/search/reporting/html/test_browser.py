@@ -1,7 +1,7 @@
 import pytest
 
-from search.reporting.html.report import write_report
-from search.reporting.html.theme import DARK, LIGHT
+from searchlight.search.reporting.html.report import write_report
+from searchlight.search.reporting.html.theme import DARK, LIGHT
 from tests.search.reporting.html.page_studies import many
 
 VIEWS = {

@@ -7,12 +7,18 @@ from html.parser import HTMLParser
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from search.config.objectives import Objective
-from search.formatting import format_command
-from search.reporting.html.report import LISTED, build_trial_table, render_report, try_write_report, write_report
-from search.reporting.html.template import Section, render_page
-from search.reporting.html.theme import build_figure, escape_text
-from search.study.record import SearchRecord
+from searchlight.search.config.objectives import Objective
+from searchlight.search.formatting import format_command
+from searchlight.search.reporting.html.report import (
+    LISTED,
+    build_trial_table,
+    render_report,
+    try_write_report,
+    write_report,
+)
+from searchlight.search.reporting.html.template import Section, render_page
+from searchlight.search.reporting.html.theme import build_figure, escape_text
+from searchlight.search.study.record import SearchRecord
 from tests.search.reporting.html.page_studies import many, search, trial
 
 NASTY = "<script>alert(1)</script>"

@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from search.reporting.html import theme
-from trainables.precision import Precision
+from searchlight.search.reporting.html import theme
+from searchlight.trainables.precision import Precision
 
 # Of linear RGB: Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision
 # Deficiency, 2009, at full severity.

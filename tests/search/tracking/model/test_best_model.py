@@ -9,18 +9,18 @@ from importlib.metadata import version
 import pytest
 from mlflow.tracking import MlflowClient
 
-from search.config.option import parse_model_name
-from search.formatting import format_command
-from search.tracking.errors import ModelError
-from search.tracking.model.best_model import log_best
-from search.tracking.model.log_model import pin_requirements
+from searchlight.search.config.option import parse_model_name
+from searchlight.search.formatting import format_command
+from searchlight.search.tracking.errors import ModelError
+from searchlight.search.tracking.model.best_model import log_best
+from searchlight.search.tracking.model.log_model import pin_requirements
+from searchlight.trainables import checkpoint
+from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.training.predictor import Predictor
+from searchlight.trainables.training.trainer import TrialTrainer
 from tests.conftest import ROOT, TASKS
 from tests.search.objectives import VAL_LOSS
 from tests.search.stored_studies import Search, replayed
-from trainables import checkpoint
-from trainables.filesystem.paths import parse_path
-from trainables.training.predictor import Predictor
-from trainables.training.trainer import TrialTrainer
 
 INPUTS = [[0.5, -1.0, 2.0, 0.0], [1.0, 1.0, -1.0, 3.0]]
 
@@ -176,11 +176,11 @@ def test_search_without_a_checkpoint_has_no_model(tmp_path):
 
 
 def test_process_that_is_late_or_dies_is_refused(searched, monkeypatch):
-    monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("searchlight.search.tracking.model.best_model.TIMEOUT_S", 0.1)
     with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: .*search/report\.py one "):
         log_best(searched.folder)
     monkeypatch.setattr("sys.executable", shutil.which("false"))
-    monkeypatch.setattr("search.tracking.model.best_model.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("searchlight.search.tracking.model.best_model.TIMEOUT_S", 60.0)
     with pytest.raises(ModelError, match=r"the process that makes it ended with code 1: it said nothing\. Try again: "):
         log_best(searched.folder)
 
@@ -204,7 +204,7 @@ def test_imports_are_pinned_to_public_installed_versions(tmp_path):
 
 TWO = """
 import torch
-from trainables.task import Task, TaskConfig, searchable
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 
 class TwoConfig(TaskConfig):

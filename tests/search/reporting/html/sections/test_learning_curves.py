@@ -1,4 +1,4 @@
-from search.reporting.html.sections.learning_curves import build
+from searchlight.search.reporting.html.sections.learning_curves import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 

@@ -1,4 +1,4 @@
-from search.reporting.html.sections.optimization_history import build
+from searchlight.search.reporting.html.sections.optimization_history import build
 from tests.search.reporting.html.page_studies import START, search, trial
 
 

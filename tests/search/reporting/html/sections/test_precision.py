@@ -1,6 +1,6 @@
 import math
 
-from search.reporting.html.sections.precision import build
+from searchlight.search.reporting.html.sections.precision import build
 from tests.search.reporting.html.page_studies import search, trial
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import asdict
 
-from search.config.objectives import Objective
-from search.reporting.html.sections.preflight import build
-from search.study.record import SearchRecord
-from trainables.preflight.audit import AuditResult
-from trainables.preflight.findings import make_finding
+from searchlight.search.config.objectives import Objective
+from searchlight.search.reporting.html.sections.preflight import build
+from searchlight.search.study.record import SearchRecord
+from searchlight.trainables.preflight.audit import AuditResult
+from searchlight.trainables.preflight.findings import make_finding
 
 
 def record(about):

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from search.analysis.ranking import rank_trials
-from search.reporting.html.axes import Axis, build_axes
-from search.reporting.html.sections.param_importances import build
-from search.reporting.html.sections.slice import build_slice, describe_best_range
+from searchlight.search.analysis.ranking import rank_trials
+from searchlight.search.reporting.html.axes import Axis, build_axes
+from searchlight.search.reporting.html.sections.param_importances import build
+from searchlight.search.reporting.html.sections.slice import build_slice, describe_best_range
 from tests.search.reporting.html.page_studies import search, trial
 
 SPACE = {

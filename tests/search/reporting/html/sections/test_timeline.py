@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from search.reporting.html.sections.timeline import build
+from searchlight.search.reporting.html.sections.timeline import build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 

@@ -1,0 +1,39 @@
+"""A distributed hyperparameter search for mixed-precision training.
+
+`searchlight.search` decides what to try next, `searchlight.trainables` trains one trial, and `searchlight.models` holds
+what the built-in tasks compute.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from searchlight.search.config import SearchConfig
+    from searchlight.search.experiment import resume, run
+    from searchlight.search.study.record import load_search
+    from searchlight.trainables.task import Task, TaskConfig, searchable
+
+__all__ = ["SearchConfig", "Task", "TaskConfig", "load_search", "resume", "run", "searchable"]
+
+_MODULES = {
+    "SearchConfig": "search.config",
+    "Task": "trainables.task",
+    "TaskConfig": "trainables.task",
+    "load_search": "search.study.record",
+    "resume": "search.experiment",
+    "run": "search.experiment",
+    "searchable": "trainables.task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use: a worker needs neither Optuna nor MLflow, and a driver needs no torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
