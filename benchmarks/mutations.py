@@ -29,6 +29,7 @@ PACKAGES = {
         [f"tests/search/{name}" for name in ("study", "storage", "execution", "samplers", "analysis")],
     ),
     "storage": ("search/storage", ["tests/search/storage"]),
+    "folder": ("search/folder", ["tests/search/folder", "tests/search/storage"]),
 }
 EXCHANGED = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},

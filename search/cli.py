@@ -6,9 +6,9 @@ import click
 
 from searchlight.search import run
 from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.folder.locations import parse_storage
 from searchlight.search.reporting.console.command_line import Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
-from searchlight.search.storage.locations import parse_storage
 
 RESUMABLE = build_parameters([option for option in OPTIONS if option.resumable or option.key == "storage"])
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]

@@ -17,9 +17,9 @@ from searchlight.search.config import load_config
 from searchlight.search.config.option import option_name
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import parse_storage
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_plan, print_searches
-from searchlight.search.storage.locations import parse_storage
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import BUILT_IN_TASKS
 

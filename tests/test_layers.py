@@ -22,6 +22,7 @@ LAYERS = [
     ("search.samplers", "search.schedulers"),
     ("search.config",),
     ("search.storage",),
+    ("search.folder",),
     ("search.formatting", "search.errors"),
     ("trainables.worker",),
     ("trainables.preflight",),

@@ -13,7 +13,7 @@ from searchlight.search.config.option import option_name, read_yaml, wrap_in_lis
 from searchlight.search.config.search_config import OPTIONS, SearchConfig
 from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
-from searchlight.search.storage import locations
+from searchlight.search.folder import locations
 
 LARGEST_FILE = 2**20
 RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them

@@ -21,8 +21,8 @@ from searchlight.search.config.option import (
     parse_task,
     wrap_in_list,
 )
-from searchlight.search.storage import locations
-from searchlight.search.storage.working_copy import local_path_of
+from searchlight.search.folder import locations
+from searchlight.search.folder.working_copy import local_path_of
 from searchlight.trainables.filesystem.paths import StoragePath
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

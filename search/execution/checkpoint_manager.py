@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.config.objectives import Objective, select_non_dominated
 from searchlight.search.errors import StoreError
-from searchlight.search.storage.requests import DeletionQueue, retry_while_unavailable
+from searchlight.search.folder.requests import DeletionQueue, retry_while_unavailable
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,

@@ -24,11 +24,11 @@ from searchlight.search.execution.cluster.local_machine import check_machine, le
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment.task_object import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
+from searchlight.search.folder.locations import check_location
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.schedulers.pbt import PopulationBasedTraining
-from searchlight.search.storage.locations import check_location
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import is_confirming
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri

@@ -22,9 +22,9 @@ from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
+from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.formatting import pluralize
 from searchlight.search.samplers.factory import sampler_factory
-from searchlight.search.storage.atomic_file import write_atomic
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store

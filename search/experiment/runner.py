@@ -22,14 +22,14 @@ from searchlight.search.experiment.finish import finish
 from searchlight.search.experiment.plan import SearchPlan, plan, prepare_task_files
 from searchlight.search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
 from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_signals
+from searchlight.search.folder.locations import make_absolute
+from searchlight.search.folder.uploader import Uploader
+from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import resume_command
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.parquet_callback import ParquetCallback
-from searchlight.search.storage.locations import make_absolute
-from searchlight.search.storage.uploader import Uploader
-from searchlight.search.storage.working_copy import downloaded_copy, working_copy
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.uri import prepare_process

@@ -16,8 +16,8 @@ from searchlight.search.config.flatten import flatten
 from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.storage.atomic_file import write_atomic
-from searchlight.search.storage.working_copy import list_searches
+from searchlight.search.folder.atomic_file import write_atomic
+from searchlight.search.folder.working_copy import list_searches
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, intermediate_values
 from searchlight.search.tracking.errors import error_message

@@ -10,8 +10,8 @@ from searchlight.search.config import SearchConfig, load_config
 from searchlight.search.config.option import option_name
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
+from searchlight.search.folder.working_copy import local_path_of
 from searchlight.search.storage.backend import check_name
-from searchlight.search.storage.working_copy import local_path_of
 from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.errors import UsageError
+from searchlight.search.folder.uploader import Uploader
+from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.storage.study_store import open_store, read_study_url
-from searchlight.search.storage.uploader import Uploader
-from searchlight.search.storage.working_copy import downloaded_copy
 from searchlight.search.study.metadata import build_resume_config
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.tracking.description import render_description

@@ -20,7 +20,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.config.search_space import Parameter
-from searchlight.search.storage.atomic_file import remove_leftovers
+from searchlight.search.folder.atomic_file import remove_leftovers
 from searchlight.search.study.datasets import Told
 from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance

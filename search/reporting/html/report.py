@@ -8,6 +8,7 @@ from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.analysis.timeline import running_time
+from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.formatting import (
     format_command,
     format_duration,
@@ -29,7 +30,6 @@ from searchlight.search.reporting.html.sections import (
     timeline,
 )
 from searchlight.search.reporting.html.template import Section, render_page
-from searchlight.search.storage.atomic_file import write_atomic
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value
 from searchlight.trainables.filesystem.paths import StoragePath

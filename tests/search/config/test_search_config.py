@@ -6,8 +6,8 @@ from searchlight.search.config import SearchConfig, load_config
 from searchlight.search.config.loading import resolve_config, to_yaml
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import check_location
 from searchlight.search.run import main
-from searchlight.search.storage.locations import check_location
 from tests.search.refusals import problems_of
 
 URL = "must be like sqlite:///path.db or postgresql://host/database"

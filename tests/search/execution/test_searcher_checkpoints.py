@@ -13,8 +13,8 @@ from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import StoreError
 from searchlight.search.execution import checkpoint_manager
 from searchlight.search.execution.checkpoint_manager import CheckpointManager, measure_largest
-from searchlight.search.storage import requests
-from searchlight.search.storage.requests import DeletionQueue
+from searchlight.search.folder import requests
+from searchlight.search.folder.requests import DeletionQueue
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables import checkpoint

@@ -14,12 +14,8 @@ from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.plan import prepare_task_files
 from searchlight.search.experiment.resume import create_search, open_search
-from searchlight.search.report import main as report
-from searchlight.search.run import main as run
-from searchlight.search.storage import lease
-from searchlight.search.storage.bucket_journal import BucketJournal
-from searchlight.search.storage.uploader import Uploader
-from searchlight.search.storage.working_copy import (
+from searchlight.search.folder.uploader import Uploader
+from searchlight.search.folder.working_copy import (
     LOCK,
     PREFIX,
     downloaded_copy,
@@ -27,6 +23,10 @@ from searchlight.search.storage.working_copy import (
     process_folder,
     working_copy,
 )
+from searchlight.search.report import main as report
+from searchlight.search.run import main as run
+from searchlight.search.storage import lease
+from searchlight.search.storage.bucket_journal import BucketJournal
 from searchlight.search.study.record import load_search
 from searchlight.trainables.filesystem.paths import cached_on_node, local_copy, parse_path
 from searchlight.trainables.filesystem.remote_path import RemotePath

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.storage import bucket_journal, lease, requests
+from searchlight.search.folder import requests
+from searchlight.search.storage import bucket_journal, lease
 from searchlight.search.storage.bucket_journal import BucketJournal, JournalSegment, read_records
 from searchlight.search.storage.journal import JournalRecords
 from searchlight.trainables.filesystem.paths import RemotePath, parse_path

@@ -15,8 +15,9 @@ from optuna.trial import TrialState
 
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.experiment.resume import open_search
+from searchlight.search.folder import requests
 from searchlight.search.samplers.factory import create_sampler
-from searchlight.search.storage import postgres, requests
+from searchlight.search.storage import postgres
 from searchlight.search.storage.study_store import create_backend, open_store
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
