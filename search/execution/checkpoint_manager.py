@@ -10,7 +10,8 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.config.objectives import Objective, select_non_dominated
 from searchlight.search.errors import StoreError
-from searchlight.search.folder.requests import DeletionQueue, retry_while_unavailable
+from searchlight.search.folder.deletion_queue import DeletionQueue
+from searchlight.search.folder.retry import retry_while_unavailable
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.folder.requests import retry_while_unavailable
+from searchlight.search.folder.retry import retry_while_unavailable
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.journal import JournalBackend, JournalRecords
 from searchlight.search.storage.lease import Lease

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import StaticPool
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.folder.requests import BETWEEN_S, retry_while_unavailable
+from searchlight.search.folder.retry import BETWEEN_S, retry_while_unavailable
 from searchlight.search.storage.backend import StudyStore, running_error
 from searchlight.search.storage.cached_rdb import CachedRDBStorage
 from searchlight.search.storage.database import DatabaseBackend

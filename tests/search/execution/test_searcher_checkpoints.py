@@ -13,8 +13,8 @@ from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import StoreError
 from searchlight.search.execution import checkpoint_manager
 from searchlight.search.execution.checkpoint_manager import CheckpointManager, measure_largest
-from searchlight.search.folder import requests
-from searchlight.search.folder.requests import DeletionQueue
+from searchlight.search.folder import retry
+from searchlight.search.folder.deletion_queue import DeletionQueue
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables import checkpoint
@@ -191,7 +191,7 @@ def test_trial_is_copied_from_the_newest_checkpoint_in_a_bucket(in_bucket, monke
     searcher.suggest("t0")
     train(searcher, "t0", folder / "0", [0.3, 0.1, 0.2])
     checkpoint.delete(folder / "0" / "epoch-3-a.pt")
-    monkeypatch.setattr(requests, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
     copy_to, away = RemotePath.copy_to, iter([True, True, False, False, False])
 
     def copied(self, target):

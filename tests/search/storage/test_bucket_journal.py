@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.folder import requests
+from searchlight.search.folder import retry
 from searchlight.search.storage import bucket_journal, lease
 from searchlight.search.storage.bucket_journal import BucketJournal, JournalSegment, read_records
 from searchlight.search.storage.journal import JournalRecords
@@ -24,7 +24,7 @@ from searchlight.trainables.filesystem.paths import RemotePath, parse_path
 def quick(monkeypatch):
     for name, seconds in {"CLAIM_S": 0.1, "RENEW_S": 0.2, "LEASE_S": 2.0, "LOOK_S": 0.1}.items():
         monkeypatch.setattr(lease, name, seconds)
-    monkeypatch.setattr(requests, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(retry, "BETWEEN_S", 0.01)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_bucket_that_stays_away_ends_the_journal(search, monkeypatch, caplog):
         raise OSError(f"{path}: no route to host")
 
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "PATIENCE_S", 0.1)
+        patch.setattr(retry, "PATIENCE_S", 0.1)
         patch.setattr(RemotePath, "write_bytes", refuse)
         line = r"the search's bucket was lost, and not found again in 0.1 s \(.*no route"
         with pytest.raises(StoreError, match=line):

@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.experiment.resume import open_search
-from searchlight.search.folder import requests
+from searchlight.search.folder import retry
 from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.storage import postgres
 from searchlight.search.storage.study_store import create_backend, open_store
@@ -285,7 +285,7 @@ def test_study_outlives_its_database_unless_it_is_taken_over(server, database, f
     server.stop()
     server.start()
     other = open_store(folder, database)
-    monkeypatch.setattr(requests, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 1.0)
     with pytest.raises(StoreError, match="another process has the study open"):
         study.record_config(number, {"lr": 1.0})
     assert "config" not in load_search(folder).trials[number].user_attrs
@@ -294,7 +294,7 @@ def test_study_outlives_its_database_unless_it_is_taken_over(server, database, f
 
 
 def test_database_that_stays_away_ends_the_search(server, database, folder, monkeypatch):
-    monkeypatch.setattr(requests, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(retry, "PATIENCE_S", 1.0)
     study, store = create_study(keep(folder, database), RandomSampler, [VAL_LOSS], url=database)
     number, _ = study.ask(SPACE)
     server.stop()

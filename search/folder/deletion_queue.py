@@ -1,44 +1,13 @@
-"""Requests that may fail for a while: retried until they succeed, or made in the background."""
+"""Deletions in a bucket, made in the background."""
 
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
-
-from searchlight.search.errors import StoreError
+from typing import Any
 
 logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
-PATIENCE_S = 300.0  # how long a search waits for an unavailable bucket or database
-BETWEEN_S = 0.5
 AT_ONCE = 8  # concurrent deletions; a checkpoint needs nine requests
 CLOSE_S = 60.0
-
-
-def retry_while_unavailable(
-    action: Callable[[], Answer],
-    resource: str = "the search's bucket",
-    errors: type[Exception] | tuple[type[Exception], ...] = OSError,
-) -> Answer:
-    """Return the result of `action`. Call it again while it raises one of `errors`.
-
-    Raises:
-        StoreError: The resource stays unavailable.
-    """
-    end = time.monotonic() + PATIENCE_S
-    warned = False
-    while True:
-        try:
-            return action()
-        except errors as error:
-            reason = str(error).partition("\n")[0]
-            if time.monotonic() > end:
-                raise StoreError(f"{resource} was lost, and not found again in {PATIENCE_S:g} s ({reason})") from None
-            if not warned:
-                logger.warning("%s is lost: trying for %g s (%s)", resource, PATIENCE_S, reason)
-            warned = True
-        time.sleep(BETWEEN_S)
 
 
 class DeletionQueue:
