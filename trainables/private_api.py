@@ -1,14 +1,15 @@
-"""The private names of Ray, Optuna and PyTorch that this project needs.
+"""The private names of Ray Train and PyTorch that workers need.
 
 A name is resolved when it is read, so that an import of this module imports none of these libraries.
 """
 
 import pkgutil
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-# The versions that have all names of NAMES.
-TESTED = {"optuna": ">=5.0,<6", "ray": ">=2.60,<2.61", "torch": ">=2.13,<2.14"}
+# The versions that were tried with all names of NAMES. pyproject.toml allows no others.
+TESTED = {"ray": ">=2.60,<2.61", "torch": ">=2.13,<2.14"}
 
 # What torch calls for all modules, or all optimizers.
 MODULE_HOOKS = (
@@ -17,36 +18,13 @@ MODULE_HOOKS = (
 )  # fmt: skip
 OPTIMIZER_HOOKS = ("optimizer_post_hooks", "optimizer_pre_hooks")
 
-EXECUTION = "ray.train.v2._internal.execution"
+UTILS = "ray.train.v2._internal.execution.train_fn_utils"
 NAMES = {
     # Ray Train
-    "DatasetsCallback": "ray.train.v2._internal.callbacks:DatasetsCallback",
-    "DefaultPlacementGroupHandle": f"{EXECUTION}.worker_group.placement_group_handle:DefaultPlacementGroupHandle",
-    "LocalTrainFnUtils": f"{EXECUTION}.train_fn_utils:LocalTrainFnUtils",
-    "FixedScalingPolicy": f"{EXECUTION}.scaling_policy:FixedScalingPolicy",
-    "PlacementGroupCleanerCallback": (
-        "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback"
-    ),
-    "TrainController": f"{EXECUTION}.controller:TrainController",
-    "WorkerGroup": f"{EXECUTION}.worker_group.worker_group:WorkerGroup",
-    "get_env_vars_to_propagate": "ray.train.v2._internal.constants:get_env_vars_to_propagate",
+    "LocalTrainFnUtils": f"{UTILS}:LocalTrainFnUtils",
     "get_ray_train_session_dir": "ray.train.constants:_get_ray_train_session_dir",
-    "get_train_fn_utils": f"{EXECUTION}.train_fn_utils:get_train_fn_utils",
-    "set_train_fn_utils": f"{EXECUTION}.train_fn_utils:set_train_fn_utils",
-    # Ray's cluster
-    "InternalKVGcsServiceStub": "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
-    "InternalKVGetRequest": "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
-    "cluster_state": "ray._private.state:state",
-    "get_ray_address_from_environment": "ray._private.services:get_ray_address_from_environment",
-    "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
-    "ray_constants": "ray._private.ray_constants:",
-    "ray_node": "ray._private.worker:_global_node",
-    "ray_services": "ray._private.services:",
-    # Optuna
-    "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
-    "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
-    "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
-    "split_trials": "optuna.samplers._tpe.sampler:_split_trials",
+    "get_train_fn_utils": f"{UTILS}:get_train_fn_utils",
+    "set_train_fn_utils": f"{UTILS}:set_train_fn_utils",
     # Tensors and data loaders
     "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
     "get_nnz": "torch:Tensor._nnz",
@@ -83,26 +61,31 @@ NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Return what a name of NAMES stands for.
+def resolve_private_name(name: str, module: str, names: Mapping[str, str], tested: Mapping[str, str]) -> Any:
+    """Return what `name` stands for in `names`, the private names of `module`.
+
+    Args:
+        name: The attribute of `module` that is read.
+        module: The name of the module, for a message.
+        names: The dotted path of each private name, with a colon after the module.
+        tested: The versions of each library that were tried.
 
     Raises:
+        AttributeError: The module has no such name.
         ImportError: The installed version of the library does not have it.
     """
-    if name not in NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    target = NAMES[name]
+    if name not in names:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    target = names[name]
     try:
         return pkgutil.resolve_name(target)
     except (ImportError, AttributeError) as error:
         library = target.partition(":")[0].partition(".")[0]
         raise ImportError(
             f"{library} must have {target.replace(':', '.').rstrip('.')}, but {library} {version(library)} does not. "
-            f"Install {library}{TESTED[library]}."
+            f"Install {library}{tested[library]}."
         ) from error
 
 
-def get_mixture(estimator: Any) -> tuple[Any, Any]:
-    """Return the weights and the kernels of each parameter, of a ParzenEstimator of Optuna."""
-    weights, kernels = estimator._mixture_distribution
-    return weights, kernels
+def __getattr__(name: str) -> Any:
+    return resolve_private_name(name, __name__, NAMES, TESTED)

@@ -9,7 +9,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.placement_group import placement_group
 
 from searchlight.search.execution.controller_settings import CONTROLLER_VARIABLES
-from searchlight.trainables.private_api import (
+from searchlight.search.private_api import (
     DatasetsCallback,
     DefaultPlacementGroupHandle,
     FixedScalingPolicy,
@@ -17,8 +17,8 @@ from searchlight.trainables.private_api import (
     TrainController,
     WorkerGroup,
     get_env_vars_to_propagate,
-    get_ray_train_session_dir,
 )
+from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.messages import GangSettings
 
 CALL_S = 60.0  # timeout of calls to the registry

@@ -12,14 +12,14 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr
 
-from searchlight.search.samplers.earlier import select_trials
-from searchlight.trainables.private_api import (
+from searchlight.search.private_api import (
     ParzenEstimator,
     default_gamma,
     default_gamma_multiobjective,
     get_mixture,
     split_trials,
 )
+from searchlight.search.samplers.earlier import select_trials
 
 COMPLETE, PRUNED, INFEASIBLE, RUNNING, OTHER = range(5)  # in the order in which TPE prefers them; it ignores OTHER
 

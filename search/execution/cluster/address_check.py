@@ -5,8 +5,8 @@ import platform
 import socket
 from collections.abc import Mapping
 
+from searchlight.search import private_api
 from searchlight.search.errors import UsageError
-from searchlight.trainables import private_api
 
 ANSWER_S = 5.0  # timeout of requests to the cluster
 TOKEN = (

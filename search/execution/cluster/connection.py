@@ -21,9 +21,9 @@ from typing import Any, TextIO
 import ray
 from ray.job_config import JobConfig
 
+from searchlight.search import private_api
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
-from searchlight.trainables import private_api
 
 PACKAGES = ("search", "trainables", "models")  # uploaded to a cluster, so that its nodes run this version
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical

@@ -7,12 +7,12 @@ from typing import Any
 
 import ray
 
+from searchlight.search import private_api
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.connection import join_thread
 from searchlight.search.execution.cluster.snapshot import Amounts
 from searchlight.search.formatting import pluralize
-from searchlight.trainables import private_api
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0

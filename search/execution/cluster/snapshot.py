@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import ray
 from ray.util.placement_group import placement_group_table
 
-from searchlight.trainables import private_api
+from searchlight.search import private_api
 
 GROUP = "gang-"  # prefix of the names of gangs' placement groups
 Amounts = Mapping[str, float]  # of resources, by name

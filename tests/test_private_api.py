@@ -19,8 +19,11 @@ from packaging.specifiers import SpecifierSet
 from ray.train.torch import TorchTrainer
 from ray.util.placement_group import placement_group
 
-from searchlight.trainables import private_api
+from searchlight.search import private_api as of_search
+from searchlight.trainables import private_api as of_trainables
 from tests.conftest import ROOT
+
+OWNERS = {"search": of_search, "trainables": of_trainables}
 
 # The parameters that callers give, in their order, by name.
 PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -55,7 +58,7 @@ METHODS = {
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
 }
 SPARSE = torch.eye(3).to_sparse()
-HOOKS = (*private_api.MODULE_HOOKS, *private_api.OPTIMIZER_HOOKS)
+HOOKS = (*of_trainables.MODULE_HOOKS, *of_trainables.OPTIMIZER_HOOKS)
 # What a call, or the attribute itself, gives.
 VALUES: dict[str, Any] = {
     **dict.fromkeys(("checkpoint_debug_enabled", "checkpoint_early_stop"), lambda value: value is None),
@@ -79,9 +82,9 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", private_api.NAMES)
-def test_private_name_has_the_shape_that_its_callers_need(name):
-    value = getattr(private_api, name)
+@pytest.mark.parametrize(("package", "name"), [(package, name) for package in OWNERS for name in OWNERS[package].NAMES])
+def test_private_name_has_the_shape_that_its_callers_need(package, name):
+    value = getattr(OWNERS[package], name)
     assert name in PARAMETERS or name in METHODS or name in VALUES, "a name must have a test of its shape"
     if name in PARAMETERS:
         assert tuple(inspect.signature(value).parameters)[: len(PARAMETERS[name])] == PARAMETERS[name]
@@ -94,7 +97,7 @@ MEMBERS = [
     (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
     (TorchTrainer, "_create_default_callbacks", ("self",)),
-    (private_api.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
+    (of_search.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
     (
         sys.modules[placement_group.__module__],
         "placement_group",
@@ -116,39 +119,50 @@ def test_optuna_objects_have_the_private_attributes_in_use():
 
 def test_worker_group_keeps_the_context_that_placement_reads():
     context = SimpleNamespace(run_config=SimpleNamespace(storage_context=None))
-    group = private_api.WorkerGroup.__new__(private_api.WorkerGroup)
+    group = of_search.WorkerGroup.__new__(of_search.WorkerGroup)
     with suppress(AttributeError):  # of the rest of the constructor
         group.__init__(context, None)
     assert group._train_run_context is context
 
 
-def test_missing_name_is_told_with_the_version_to_install(monkeypatch):
-    monkeypatch.setitem(private_api.NAMES, "gone", "ray.train.v2._internal.gone:Gone.method")
+@pytest.mark.parametrize("package", OWNERS)
+def test_each_package_owns_the_private_names_that_it_uses(package):
+    files = (file for file in (ROOT / package).rglob("*.py") if file.name != "private_api.py")
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    unused = {name for name in OWNERS[package].NAMES if not re.search(rf"\b{name}\b", code)}
+    assert unused <= {*HOOKS}  # isolation reads these by the tuples of their names
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_missing_name_is_told_with_the_version_to_install(package, monkeypatch):
+    owner = OWNERS[package]
+    monkeypatch.setitem(owner.NAMES, "gone", "ray.train.v2._internal.gone:Gone.method")
     message = (
         f"ray must have ray.train.v2._internal.gone.Gone.method, but ray {version('ray')} does not. "
-        f"Install ray{private_api.TESTED['ray']}."
+        f"Install ray{owner.TESTED['ray']}."
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
-        from searchlight.trainables.private_api import gone  # noqa: F401
+        _ = owner.gone
+    with pytest.raises(AttributeError, match=rf"^module '{re.escape(owner.__name__)}' has no attribute 'unknown'$"):
+        _ = owner.unknown
 
 
-def test_name_of_no_library_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"module 'searchlight.trainables.private_api' has no attribute 'unknown'"):
-        _ = private_api.unknown
-
-
-@pytest.mark.parametrize("library", private_api.TESTED)
-def test_tested_versions_are_those_of_the_project(library):
+@pytest.mark.parametrize("package", OWNERS)
+def test_project_allows_exactly_the_versions_that_were_tried(package):
+    owner = OWNERS[package]
+    assert {re.split("[.:]", target)[0] for target in owner.NAMES.values()} == owner.TESTED.keys()
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    (project,) = (own for own in map(Requirement, dependencies) if own.name == library)
-    libraries = {target.partition(".")[0].partition(":")[0] for target in private_api.NAMES.values()}
-    assert libraries == private_api.TESTED.keys()
-    locked = re.search(rf"^{library}==(.*)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)[1]
-    for found in (locked, version(library)):
-        assert SpecifierSet(private_api.TESTED[library]).contains(found)
-        assert project.specifier.contains(found)
+    allowed = {own.name: own.specifier for own in map(Requirement, dependencies)}
+    for library, tested in owner.TESTED.items():
+        assert allowed[library] == SpecifierSet(tested)
+        locked = re.search(rf"^{library}==(.*)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)[1]
+        assert all(allowed[library].contains(found) for found in (locked, version(library)))
+        # All tests run with the one minor version. A wider range needs a second environment for its oldest version.
+        major, minor = map(int, locked.split(".")[:2])
+        assert allowed[library] == SpecifierSet(f">={major}.{minor},<{major}.{minor + 1}")
 
 
-def test_import_of_the_module_imports_no_library():
-    code = "import sys, trainables.private_api; assert not {'ray', 'torch', 'optuna'} & {*sys.modules}"
+@pytest.mark.parametrize("package", OWNERS)
+def test_import_of_the_module_imports_no_library(package):
+    code = f"import sys, searchlight.{package}.private_api; assert not {{'ray', 'torch', 'optuna'}} & {{*sys.modules}}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

@@ -1,0 +1,49 @@
+"""The private names of Ray and Optuna that the driver needs.
+
+A name is resolved when it is read, so that an import of this module imports none of these libraries.
+"""
+
+from typing import Any
+
+from searchlight.trainables import private_api
+
+# The versions that were tried with all names of NAMES. pyproject.toml allows no others.
+TESTED = {"optuna": ">=5.0,<5.1", "ray": private_api.TESTED["ray"]}
+
+INTERNAL = "ray.train.v2._internal"
+NAMES = {
+    # Ray Train
+    "DatasetsCallback": f"{INTERNAL}.callbacks:DatasetsCallback",
+    "DefaultPlacementGroupHandle": (
+        f"{INTERNAL}.execution.worker_group.placement_group_handle:DefaultPlacementGroupHandle"
+    ),
+    "FixedScalingPolicy": f"{INTERNAL}.execution.scaling_policy:FixedScalingPolicy",
+    "PlacementGroupCleanerCallback": (f"{INTERNAL}.callbacks.placement_group_callback:PlacementGroupCleanerCallback"),
+    "TrainController": f"{INTERNAL}.execution.controller:TrainController",
+    "WorkerGroup": f"{INTERNAL}.execution.worker_group.worker_group:WorkerGroup",
+    "get_env_vars_to_propagate": "ray.train.v2._internal.constants:get_env_vars_to_propagate",
+    # Ray's cluster
+    "InternalKVGcsServiceStub": "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
+    "InternalKVGetRequest": "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
+    "cluster_state": "ray._private.state:state",
+    "get_ray_address_from_environment": "ray._private.services:get_ray_address_from_environment",
+    "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
+    "ray_constants": "ray._private.ray_constants:",
+    "ray_node": "ray._private.worker:_global_node",
+    "ray_services": "ray._private.services:",
+    # Optuna
+    "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
+    "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
+    "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
+    "split_trials": "optuna.samplers._tpe.sampler:_split_trials",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return private_api.resolve_private_name(name, __name__, NAMES, TESTED)
+
+
+def get_mixture(estimator: Any) -> tuple[Any, Any]:
+    """Return the weights and the kernels of each parameter, of a ParzenEstimator of Optuna."""
+    weights, kernels = estimator._mixture_distribution
+    return weights, kernels
