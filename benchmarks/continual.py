@@ -62,8 +62,8 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list
     """Return the last report of each method under each seed."""
     fixed = {"epochs": arguments.epochs, "continual": {"scenario": scenario}}
     configs = [fixed | method for method in METHODS.values()]
-    results = train_all(LiquidTask, configs, arguments.seeds, arguments.processes, which="last")
-    joint = train_all(JointTask, [fixed | NO_REPLAY], arguments.seeds, arguments.processes, which="last")
+    results = train_all(LiquidTask, configs, arguments.seeds, arguments.processes)
+    joint = train_all(JointTask, [fixed | NO_REPLAY], arguments.seeds, arguments.processes)
     return dict(zip([*METHODS, "joint"], results + joint, strict=True))
 
 

@@ -3,7 +3,7 @@ import torch
 
 from benchmarks import task_runs
 from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
-from benchmarks.task_runs import deviation, difference, mean
+from benchmarks.task_runs import deviation, mean
 from searchlight.trainables.liquid import LiquidTask
 from searchlight.trainables.liquid.config import LiquidConfig
 
@@ -18,14 +18,11 @@ def in_this_process(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_difference_is_that_of_pairs():
-    base = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
-    better = [{"score": report["score"] + 0.2} for report in base]
-    assert difference(better, base, "score") == "+0.2000 +- 0.0000"
-    assert difference([{"score": 0.3}, {"score": 0.7}, {"score": 1.2}], base, "score") == "+0.2333 +- 0.0333"
-    assert mean(base, "score") == pytest.approx(0.5)
-    assert deviation(base, "score") == pytest.approx(0.4)
-    assert deviation(base[:1], "score") == 0
+def test_mean_and_deviation_are_those_between_seeds():
+    reports = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
+    assert mean(reports, "score") == pytest.approx(0.5)
+    assert deviation(reports, "score") == pytest.approx(0.4)
+    assert deviation(reports[:1], "score") == 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
