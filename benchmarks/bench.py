@@ -48,7 +48,7 @@ class Benchmark:
 
     @property
     def name(self) -> str:
-        return self.arguments.split()[0].removesuffix(".py")
+        return Path(self.arguments.split()[0]).stem
 
     @property
     def command(self) -> str:
@@ -57,19 +57,19 @@ class Benchmark:
 
 # The most important first: if the machine is slow, no time is left for the last ones.
 BENCHMARKS = [
-    Benchmark("accumulation_error.py", 25),
-    Benchmark("update_overhead.py --models tiny --seconds 10", 70),
-    Benchmark("liquid_speed.py", 40),
-    Benchmark("trial_turnaround.py --peer-trials 4 --only turnaround driver", 540),
-    Benchmark("suggestions.py", 45),
-    Benchmark("scale.py --trials 768", 260),
-    Benchmark("tracking_cost.py --trials 100", 190),
-    Benchmark("time_to_target.py --seconds 75 --true-seeds 2 --record", 870),
-    Benchmark("reduction_cost.py", 45),
-    Benchmark("preflight.py --repeats 1", 50),
-    Benchmark("study_stores.py --trials 40", 60),
-    Benchmark("arc_speed.py", 60),
-    Benchmark("lm.py", 90),
+    Benchmark("update/accumulation_error.py", 25),
+    Benchmark("update/update_overhead.py --models tiny --seconds 10", 70),
+    Benchmark("models/liquid_speed.py", 40),
+    Benchmark("driver/trial_turnaround.py --peer-trials 4 --only turnaround driver", 540),
+    Benchmark("driver/suggestions.py", 45),
+    Benchmark("driver/scale.py --trials 768", 260),
+    Benchmark("driver/tracking_cost.py --trials 100", 190),
+    Benchmark("search/time_to_target.py --seconds 75 --true-seeds 2 --record", 870),
+    Benchmark("update/reduction_cost.py", 45),
+    Benchmark("models/preflight.py --repeats 1", 50),
+    Benchmark("driver/study_stores.py --trials 40", 60),
+    Benchmark("models/arc_speed.py", 60),
+    Benchmark("models/lm.py", 90),
 ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.goals import (  # noqa: E402  they are found now
+from benchmarks.goals import (
     BENCH,
     NUMBERS,
     ONE,

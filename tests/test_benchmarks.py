@@ -191,7 +191,7 @@ def test_docs_tell_the_measured_errors_of_the_liquid_network():
 
 
 def test_ncp_is_compared_with_the_same_computation():
-    liquid_speed = pytest.importorskip("benchmarks.liquid_speed")
+    liquid_speed = pytest.importorskip("benchmarks.models.liquid_speed")
     sides = liquid_speed.contenders(2, 5, 12, torch.device("cpu"))
     x = torch.randn(2, 5, 12)
     (peer,) = sides["NCP"].peers

@@ -28,7 +28,7 @@ class CachedRDBStorage(BaseStorage):
     """Caches all trials in memory. Writes go to the database first, and are repeated if the connection is lost.
 
     Optuna's own cache reads every unfinished trial at each query, and many trials wait at rungs: see
-    benchmarks/study_stores.py.
+    benchmarks/driver/study_stores.py.
     """
 
     def __init__(self, database: RDBStorage) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.confirmation import PROBLEMS, Replay, Simulator, gains, simulate
+from benchmarks.search.confirmation import PROBLEMS, Replay, Simulator, gains, simulate
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

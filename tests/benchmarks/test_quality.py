@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.quality import hartmann
-from benchmarks.quality.peers import PEERS, find_missing_package
-from benchmarks.quality.problems import Curve, Problem, all_problems
-from benchmarks.quality.runs import ALL_SIDES
-from benchmarks.quality.simulator import SWITCH_S, Incumbent, Job, simulate
-from benchmarks.quality.strategies import SIDES
-from benchmarks.quality.variants import VARIANTS
+from benchmarks.search.peers import PEERS, find_missing_package
+from benchmarks.search.problems import hartmann
+from benchmarks.search.problems.problems import Curve, Problem, all_problems
+from benchmarks.search.runs import ALL_SIDES
+from benchmarks.search.simulator import SWITCH_S, Incumbent, Job, simulate
+from benchmarks.search.strategies import SIDES
+from benchmarks.search.variants import VARIANTS
 from searchlight.search.config.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 

@@ -1,9 +1,8 @@
 import pytest
 
-from benchmarks import search_quality
-from benchmarks.quality import runs
-from benchmarks.quality.problems import all_problems
-from benchmarks.quality.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
+from benchmarks.search import runs, search_quality
+from benchmarks.search.problems.problems import all_problems
+from benchmarks.search.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
 
 KEYS = list_keys(["cliff", "digits"], ["ray", "searchlight"], seeds=2)
 

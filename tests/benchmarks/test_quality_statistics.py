@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from benchmarks.quality.statistics import (
+from benchmarks.search.comparison import (
     FLOOR,
     MEASURES,
     Pair,

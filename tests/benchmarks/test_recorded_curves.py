@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.quality import recorded
-from benchmarks.quality.recorded import (
+from benchmarks.search.problems import recorded
+from benchmarks.search.problems.recorded import (
     RECORDINGS,
     Run,
     build_schema,
@@ -15,7 +15,7 @@ from benchmarks.quality.recorded import (
     replayed,
     train_run,
 )
-from benchmarks.quality.table import load_table, save_table
+from benchmarks.search.problems.table import load_table, save_table
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from benchmarks.soak_checks import check_curves, check_study, read_curve
-from benchmarks.soak_task import Soak, SoakConfig
+from benchmarks.driver.soak_checks import check_curves, check_study, read_curve
+from benchmarks.driver.soak_task import Soak, SoakConfig
 from searchlight.trainables.training.trainer import train
 
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from benchmarks import task_runs
-from benchmarks.continual import METHODS, SCENARIOS, JointTask, unmet
-from benchmarks.task_runs import deviation, mean
+from benchmarks.models import task_runs
+from benchmarks.models.continual import METHODS, SCENARIOS, JointTask, unmet
+from benchmarks.models.task_runs import deviation, mean
 from searchlight.trainables.liquid import LiquidTask
 from searchlight.trainables.liquid.config import LiquidConfig
 

@@ -1,0 +1,168 @@
+"""Measure which tests the ARC agent answers exactly, before and after training with the defaults.
+
+Tests of generated puzzles are shown by family. For other puzzles, the trained agent is compared with answers that need
+no learning, and with itself after gradient steps on each puzzle's demonstrations (`--set adaptation_steps=10`). The
+comparison is paired: the gain at a test is the difference between the means over seeds. The p-value is that of a random
+change of the signs of the gains.
+
+    python benchmarks/models/arc_answers.py [--data generated-easy] [--epochs 27] [--seeds 2] [--processes 2]
+        [--set NAME=VALUE]
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import permutation_test
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.models.task_runs import in_processes
+from searchlight.models.arc import Adaptation, Grid, prepare
+from searchlight.models.arc.canvas import to_grid
+from searchlight.models.arc.generators.families import EASY
+from searchlight.models.arc.unlearned import look_up, two_guesses
+from searchlight.trainables.arc import ArcTask
+from searchlight.trainables.arc.config import ArcConfig
+from searchlight.trainables.training.trainer import TrialTrainer
+
+SOLVED = 0.9  # of a family's tests, within two attempts
+LEARNED = ("trained agent", "adapted agent")
+RESAMPLES = 100_000
+Array = NDArray[np.float64]
+
+
+class Answered(NamedTuple):
+    """What was answered: hits and likelihoods of the tests, shape (tests,), the latter NaN for answers without one."""
+
+    met: Array
+    likelihood: Array
+
+
+class LastEvaluation(ArcTask):
+    """A task that answers the tests before training and after the last epoch, there without and with adaptation."""
+
+    baselines = {}  # noqa: RUF012
+
+    def build(self) -> None:
+        super().build()
+        self.evaluations = 0
+        self.answered: dict[str, Answered] = {}
+
+    def evaluate(self) -> dict[str, float]:
+        self.evaluations += 1
+        if self.evaluations == 1:
+            self._take("untrained agent", None)
+        elif self.evaluations > self.config.epochs:
+            self._take("trained agent", None)
+            if self.adaptation is not None:
+                self._take("adapted agent", self.adaptation)
+        return {self.objective: 0.0}
+
+    def pictures(self) -> dict[str, NDArray[np.uint8]]:
+        return {}
+
+    def _take(self, name: str, adaptation: Adaptation | None) -> None:
+        answers = self._answer(self.exam, adaptation)
+        self.answered[name] = Answered(hits(self, answers.attempts), answers.tests.double().numpy())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="generated-easy")
+    parser.add_argument("--epochs", type=int, default=27)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the task's config")
+    arguments = parser.parse_args()
+    fixed = dict(part.split("=", 1) for part in arguments.set) | {"data": arguments.data, "epochs": arguments.epochs}
+    configs = [{**fixed, "seed": seed} for seed in range(arguments.seeds)]
+    runs = in_processes(solve, configs, arguments.processes)
+    names = runs[0][0]
+    means = {
+        name: Answered(*(np.mean([run[name][part] for _, run in runs], axis=0) for part in (0, 1)))
+        for name in runs[0][1]
+    }
+    settings = f"{arguments.data}, {arguments.epochs} epochs, {arguments.seeds} seeds"
+    if arguments.data.startswith("generated"):
+        print(f"{settings}: share of tests met in two attempts")
+        show_families(names, means)
+        return
+    numbers = ", ".join(f"{run['trained agent'].met.sum():.0f}" for _, run in runs)
+    print(f"{settings}: of {len(names)} tests, the trained agents met {numbers} in two attempts")
+    show_comparison(means)
+
+
+def solve(config: Mapping[str, object]) -> tuple[list[str], dict[str, Answered]]:
+    """Train an agent. Return the names of the tests' puzzles and what is answered, by who answers."""
+    task = LastEvaluation(ArcConfig.model_validate(config))
+    training = TrialTrainer(task)
+    training.evaluate()
+    while training.epoch < task.config.epochs:
+        training.run_epoch()
+    return [puzzle.id for puzzle in task.puzzles for _ in puzzle.tests], answer_unlearned(task) | task.answered
+
+
+def answer_unlearned(task: ArcTask) -> dict[str, Answered]:
+    """Return what is met by answers that need no learning."""
+    tests = prepare(task.puzzles, 1, 0).tests
+    found: dict[str, list[tuple[Grid, Grid]]] = {"two best guesses": [], "3x3 table and guess": []}
+    for index in range(len(tests)):
+        batch = tests.batch(torch.tensor([index]))
+        ((first, second),) = two_guesses(batch)
+        found["two best guesses"].append((to_grid(first), to_grid(second)))
+        found["3x3 table and guess"].append((to_grid(look_up(batch)[0]), to_grid(first)))
+    none = np.full(len(tests), np.nan)
+    return {name: Answered(hits(task, attempts), none) for name, attempts in found.items()}
+
+
+def hits(task: ArcTask, attempts: Sequence[tuple[Grid, Grid]]) -> Array:
+    """Return 1 for each test that is met by one of two attempts, else 0, shape (tests,)."""
+    targets = [target for puzzle in task.puzzles for _, target in puzzle.tests]
+    pairs = zip(attempts, targets, strict=True)
+    return np.array([float(any(np.array_equal(one, target) for one in two)) for two, target in pairs])
+
+
+def show_families(names: Sequence[str], means: Mapping[str, Answered]) -> None:
+    """Print the share of tests that are met, by family, and the number of families that are solved."""
+    families = np.array([name.split("-")[0] for name in names])
+    before, after = (
+        {str(family): float(means[who].met[families == family].mean()) for family in np.unique(families)}
+        for who in ("untrained agent", "trained agent")
+    )
+    print(f"{'':14}{'untrained':>10}{'trained':>10}")
+    for family, share in after.items():
+        print(f"{family:14}{before[family]:10.2f}{share:10.2f}{'  easy' if family in EASY else ''}")
+    for chosen, told in ((tuple(after), "all"), (EASY, "easy")):
+        there = [after[name] for name in chosen if name in after]
+        solved = sum(share >= SOLVED for share in there)
+        print(f"solved ({SOLVED:.0%} of a family's tests): {solved} of {len(there)} families, {told}")
+
+
+def show_comparison(means: Mapping[str, Answered]) -> None:
+    """Print what each meets, and what the trained and the adapted agent gain over it."""
+    later = [who for who in means if who in LEARNED]
+    width = 36 * len(later)
+    print(f"{'':22}{'met':>6}{'likelihood':>12}" + "".join(f"{f'{who} gains':>36}" for who in later))
+    for name, row in means.items():
+        later = [who for who in later if who != name]
+        likelihood = "" if np.isnan(row.likelihood).any() else f"{row.likelihood.mean():.4f}"
+        cells = "".join(f"{gain(means[who], row):>36}" for who in later)
+        print(f"{name:22}{row.met.sum():6.1f}{likelihood:>12}{cells:>{width}}".rstrip())
+
+
+def gain(ours: Answered, others: Answered) -> str:
+    """Format the gain in tests met with its p-value, and the gain in likelihood +- its standard error."""
+    gains, more = (one - other for one, other in zip(ours, others, strict=True))
+    p = permutation_test((gains,), np.sum, permutation_type="samples", n_resamples=RESAMPLES, rng=0).pvalue
+    told = f"{gains.sum():+.1f} (p {p:.3f})"
+    return told if np.isnan(more).any() else f"{told} {more.mean():+.4f} +- {more.std(ddof=1) / len(more) ** 0.5:.4f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Measure what an audit takes, and how well it predicts the seconds of an epoch.
+
+The CPU seconds of `--preflight` include the start of Python and of the task. With --predict, each config of the space
+that was audited is then trained, and the mean of its second to sixth epoch is compared with the prediction. Only an
+idle machine gives useful ratios.
+
+    python benchmarks/models/preflight.py [arc liquid lm] [--repeats 3] [--predict]
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCHS = 6
+CLOSE = 0.1
+
+
+def audit(task: str) -> tuple[float, dict[str, Any]]:
+    """Return the CPU seconds of an audit, and the audit."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as storage:
+        command = [sys.executable, str(ROOT / "search" / "run.py"), task, "--preflight", "--json", "--storage", storage]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, found
+
+
+def measure_epoch(task: str, where: str, precision: str) -> float:
+    """Return the mean seconds of an epoch of the config that the audit calls `where`, without the first epoch."""
+    import torch
+
+    from searchlight.search.config import load_config
+    from searchlight.search.experiment import plan
+    from searchlight.search.experiment.preflight import build_request, has_gpus
+    from searchlight.trainables.context import Context
+    from searchlight.trainables.preflight.observation import UNLIMITED
+    from searchlight.trainables.registry import load_class
+    from searchlight.trainables.training.trainer import TrialTrainer
+
+    with tempfile.TemporaryDirectory() as storage:
+        planned = plan(load_config({"task": task, "storage": storage}))
+    request = build_request(planned)
+    values = {**dict(request.corners).get(where, request.config), "precision": precision, "epochs": EPOCHS, **UNLIMITED}
+    task_class = load_class(planned.source.reference)
+    torch.set_num_threads(max(1, int(planned.config.cpus_per_worker)))
+    context = Context("cuda" if has_gpus(planned) else "cpu")
+    trainer = TrialTrainer(task_class(task_class.config_class().model_validate(values), context))
+    seconds = []
+    for _ in range(EPOCHS):
+        trainer.run_epoch()
+        seconds.append(trainer.seconds)
+    trainer.close()
+    return statistics.mean(seconds[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=["arc", "liquid", "lm"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--predict", action="store_true")
+    given = parser.parse_args()
+    for task in given.tasks:
+        runs = [audit(task) for _ in range(given.repeats)]
+        cpu = [seconds for seconds, _ in runs]
+        print(f"{task:7} {min(cpu):.1f} to {max(cpu):.1f} CPU seconds", flush=True)
+        ratios = []
+        for cost in runs[-1][1]["costs"] if given.predict else ():
+            if cost["epoch_s"]:
+                measured = measure_epoch(task, cost["where"], cost["precision"])
+                ratios.append(cost["epoch_s"] / measured)
+                print(
+                    f"  {cost['where'] or 'defaults':28} {cost['epoch_s']:8.3f} s predicted, {measured:8.3f} s measured"
+                )
+        if ratios:
+            close = sum(abs(ratio - 1) <= CLOSE for ratio in ratios)
+            print(f"  within {CLOSE:.0%}: {close} of {len(ratios)} configs")
+
+
+if __name__ == "__main__":
+    main()

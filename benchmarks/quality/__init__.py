@@ -1,1 +1,0 @@
-"""The parts of benchmarks/search_quality.py: problems, the sides that search them, and a simulated clock."""

@@ -1,0 +1,178 @@
+"""The problems: each has a search space, and for each config the curve of its training.
+
+A problem is deterministic except for the noise of an evaluation. The regret is the difference of the quality of what a
+side delivers, without noise, from the best possible quality.
+"""
+
+import csv
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+
+from benchmarks.search.problems import curves, digits, hartmann
+from searchlight.search.config.search_space import Space, resolve_space
+from searchlight.trainables.task import TaskConfig
+
+Values = Mapping[str, Any]
+OBJECTIVE = "val/loss"
+EPOCH_S = 60.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The training of one config.
+
+    Attributes:
+        values: The measured objective after each epoch, and NaN from the epoch of divergence on.
+        clean: The objective after each epoch without noise. It is the quality of that epoch's checkpoint.
+        seconds: The seconds of one epoch.
+        final: The objective after all epochs without noise, or infinity if it diverges.
+    """
+
+    values: list[float]
+    clean: list[float]
+    seconds: float
+    final: float
+
+    @property
+    def diverges(self) -> bool:
+        return math.isnan(self.values[-1])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A search problem.
+
+    Attributes:
+        held_out: Whether no choice of ours was based on its results.
+        best, worst: The best value that can be delivered, and the value of a config that diverges.
+        delivered: What a side is judged by. "checkpoint": the quality of the delivered checkpoint, where the checkpoint
+            of any epoch can be used. "config": the value of the delivered config after all epochs. This is for
+            problems without real training (`hartmann`), or with another evaluation in early epochs (`curriculum`).
+    """
+
+    name: str
+    held_out: bool
+    space: Space
+    epochs: int
+    best: float
+    worst: float
+    curve: Callable[[Values, np.random.Generator], Curve]
+    delivered: Literal["checkpoint", "config"] = "checkpoint"
+
+    @cached_property
+    def seconds(self) -> float:
+        """The seconds of a full training, the median over random configs. It is the unit of budgets."""
+        draw = np.random.default_rng(0)
+        return self.epochs * float(np.median([self.curve(self.draw(draw), draw).seconds for _ in range(200)]))
+
+    def draw(self, draw: np.random.Generator) -> dict[str, Any]:
+        """Draw a random config."""
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(int(draw.integers(2**31))))
+        return self.space.suggest(study.ask())
+
+    def can_deliver(self, curve: Curve) -> bool:
+        """Return whether a trial with this `curve`, which has a finite report, delivers something.
+
+        A delivered config must not diverge in its full training. A checkpoint with a finite report can always be
+        delivered.
+        """
+        return self.delivered == "checkpoint" or not curve.diverges
+
+    def regret(self, curve: Curve, epoch: int) -> float:
+        """Return the regret of the checkpoint of `epoch`, counted from 1, or of the config: see `delivered`."""
+        value = curve.clean[epoch - 1] if self.delivered == "checkpoint" else curve.final
+        return min(value, self.worst) - self.best
+
+
+def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
+    def curve(values: Values, draw: np.random.Generator) -> Curve:
+        clean, seconds, diverges_at = form.train(values)
+        noise = form.noise * draw.standard_normal(form.epochs)
+        seen = [v + n if e < diverges_at else math.nan for e, (v, n) in enumerate(zip(clean, noise, strict=True), 1)]
+        return Curve(seen, clean, seconds, clean[-1] if diverges_at > form.epochs else math.inf)
+
+    name, space = form.__name__.lower(), _space(form.config, form.epochs)
+    return Problem(name, held_out, space, form.epochs, form.best, form.worst, curve, form.delivered)
+
+
+def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
+    epochs = 27
+    names = [f"x{i}" for i in range(dimensions)]
+
+    def curve(values: Values, draw: np.random.Generator) -> Curve:
+        x = np.array([values[name] for name in names])
+        seen = [hartmann.value(x, epoch / epochs, kind, draw) for epoch in range(1, epochs + 1)]
+        final = hartmann.value(x, 1.0, kind, draw)
+        return Curve(seen, [final] * epochs, EPOCH_S, final)
+
+    config = hartmann.Config3 if dimensions == 3 else hartmann.Config6
+    best = hartmann.BEST[dimensions]
+    space = _space(config, epochs, precision="fp32")
+    return Problem(f"hartmann{dimensions}-{kind}", held_out, space, epochs, best, 0.0, curve, "config")
+
+
+def tabulated(held_out: bool) -> Problem:
+    """Return the problem of the recorded runs of benchmarks/search/problems/digits.py.
+
+    A config has the curve of the nearest recorded one. All epochs are longer by the same factor, as if the model were
+    larger.
+    """
+    with open(digits.TABLE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    space = _space(digits.DigitsConfig, digits.EPOCHS)
+    numbers = [p for p in space.parameters if p.name != "precision"]
+
+    def place(values: Values) -> list[float]:
+        """Scale the numbers of a config to the unit cube."""
+        found = []
+        for p in numbers:
+            scale = math.log if p.distribution.log else float  # type: ignore[attr-defined]
+            low, high = scale(p.distribution.low), scale(p.distribution.high)  # type: ignore[attr-defined]
+            found.append((scale(float(values[p.name])) - low) / (high - low))
+        return found
+
+    longer = EPOCH_S / float(np.median([float(row["seconds"]) for row in rows]))
+    recorded = []
+    for row in rows:
+        values = [float(row[str(epoch)]) for epoch in range(1, digits.EPOCHS + 1)]
+        final = math.inf if math.isnan(values[-1]) else values[-1]
+        recorded.append(Curve(values, values, longer * float(row["seconds"]), final))
+    by_precision = {
+        precision: [i for i, row in enumerate(rows) if row["precision"] == precision]
+        for precision in ("fp32", "bf16", "fp16")
+    }
+    places = np.array([place(row) for row in rows])
+
+    def curve(values: Values, draw: np.random.Generator) -> Curve:
+        among = by_precision[values["precision"]]
+        distance = ((places[among] - place(values)) ** 2).sum(1)
+        return recorded[among[int(distance.argmin())]]
+
+    best = min(value for curve in recorded for value in curve.clean if not math.isnan(value))
+    return Problem("digits", held_out, space, digits.EPOCHS, best, 2.5, curve)
+
+
+def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
+    return resolve_space(config, {"epochs": epochs, **fixed}, {})
+
+
+def all_problems() -> list[Problem]:
+    """Return the problems without recordings, and `digits`. All results are known, so none is held out."""
+    return [
+        mf_hartmann(3, "good", held_out=False),
+        mf_hartmann(6, "bad", held_out=False),
+        closed_form(curves.Cliff, held_out=False),
+        closed_form(curves.Crossing, held_out=False),
+        closed_form(curves.Curriculum, held_out=False),
+        mf_hartmann(6, "good", held_out=False),
+        mf_hartmann(3, "terrible", held_out=False),
+        closed_form(curves.Finetune, held_out=False),
+        closed_form(curves.Annealed, held_out=False),
+        tabulated(held_out=False),
+    ]

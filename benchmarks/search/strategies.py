@@ -1,0 +1,162 @@
+"""The sides: our searcher as in a search, and Ray's objects as in its documentation."""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.storages import InMemoryStorage
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch, optuna_search
+
+from benchmarks.search.problems.problems import OBJECTIVE, Problem
+from benchmarks.search.simulator import Job, Side
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.flatten import flatten
+from searchlight.search.config.objectives import Objective
+from searchlight.search.config.search_config import SchedulerName
+from searchlight.search.execution.report_handler import SearchLimits
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.schedulers.base import Scheduler
+from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
+
+UNLIMITED = 10**9  # trials, since time ends a search here
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it cannot report to the study
+
+
+class Searchlight:
+    """StudySearcher with a study in memory. A promoted trial resumes from its checkpoint.
+
+    It has no confirming runs.
+    """
+
+    keeps_best = True
+    only_whole = False
+
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        sampler: Callable[[int], BaseSampler] | None = None,
+        schedule: Scheduler | None = None,
+        study: Callable[..., SearchStudy] = SearchStudy,
+        scheduler: SchedulerName = "hyperband",
+        trials: int = UNLIMITED,
+    ) -> None:
+        config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
+        sampler = sampler or sampler_factory(config.sampler, seed)
+        schedule = schedule or create_scheduler(config, problem.epochs, "min")
+        self.study = study(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
+        self._searcher = StudySearcher(
+            self.study, problem.space, schedule, SearchLimits(trials), Path("nowhere"), attempt="1"
+        )
+        self._names = [p.name for p in problem.space.parameters]
+        self._asked = 0
+
+    def suggest(self) -> Job | None:
+        self._asked += 1
+        name = str(self._asked)
+        given = self._searcher.suggest(name)
+        if self._searcher.error is not None:
+            raise self._searcher.error
+        if given is None or given == Searcher.FINISHED:
+            return None
+        segment = given["segment"]
+        return Job(name, segment.trial, flatten(segment.config), segment.epoch, segment.until)
+
+    def close(self) -> None:
+        """Prune the trials that wait at a rung, after the last job."""
+        self._searcher.finish(prune=True)
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        done = math.isnan(value) or epoch == job.until
+        message: SegmentEnd | EpochReport = EpochReport(epoch, {OBJECTIVE: value}, None, {}, done)
+        if math.isnan(value):
+            message = SegmentEnd("diverged", f"{OBJECTIVE} is nan after epoch {epoch}")
+        result = {"done": done, "reports": to_json(GangResult("simulated", [message]))}
+        if done:
+            self._searcher.on_trial_complete(job.name, result)
+        else:
+            self._searcher.on_trial_result(job.name, result)
+        return not math.isnan(value)
+
+
+@dataclass(frozen=True)
+class TuneTrial:
+    """The attributes of a trial that Tune's schedulers read."""
+
+    trial_id: str
+
+
+class RayTune:
+    """OptunaSearch and a scheduler of Ray Tune, called as its controller calls them.
+
+    A trial whose loss is NaN reports it and continues, since nothing in the documented recipe stops it.
+    """
+
+    only_whole = False
+    keeps_best = False  # ResultGrid.get_best_result(scope="last", filter_nan_and_inf=True) and Result.checkpoint
+
+    def __init__(self, problem: Problem, seed: int, sampler: BaseSampler | None, scheduler: FIFOScheduler) -> None:
+        space = problem.space
+        if any(p.when for p in space.parameters):  # parameters that depend on others need a function
+            given: Any = space.suggest
+        else:
+            given = {p.name: p.distribution for p in space.parameters}
+        options: dict[str, Any] = {"seed": seed} if sampler is None else {"sampler": sampler}
+        self._search = OptunaSearch(given, metric=OBJECTIVE, mode="min", **options)
+        self._scheduler = scheduler
+        self._scheduler.set_search_properties(OBJECTIVE, "min")
+        self._epochs = problem.epochs
+        self._started = 0
+
+    def suggest(self) -> Job | None:
+        name = str(self._started)
+        values = self._search.suggest(name)
+        assert values is not None
+        self._scheduler.on_trial_add(None, TuneTrial(name))  # type: ignore[arg-type]
+        self._started += 1
+        return Job(name, self._started - 1, flatten(values), 0, self._epochs)
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        trial: Any = TuneTrial(job.name)
+        result = {"training_iteration": epoch, OBJECTIVE: value}
+        controller: Any = None
+        decision = self._scheduler.on_trial_result(controller, trial, result)
+        if decision == TrialScheduler.STOP:
+            self._search.on_trial_complete(job.name, result)
+            return False
+        self._search.on_trial_result(job.name, result)
+        if epoch == self._epochs:  # the function returns
+            self._scheduler.on_trial_complete(controller, trial, result)
+            self._search.on_trial_complete(job.name, result)
+        return True
+
+
+Make = Callable[[Problem, int], Side]
+
+
+def asha(problem: Problem) -> ASHAScheduler:
+    """Create Ray's ASHA with the documented defaults: grace_period=1, reduction_factor=4."""
+    return ASHAScheduler(max_t=problem.epochs)
+
+
+SIDES: dict[str, Make] = {
+    "hyperband": lambda problem, seed: Searchlight(problem, seed),  # the default
+    "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
+    "ray": lambda problem, seed: RayTune(problem, seed, None, asha(problem)),
+    "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), asha(problem)),
+    "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),
+}

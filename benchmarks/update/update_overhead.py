@@ -1,0 +1,358 @@
+"""Measure the CPU time of one update, and compare it with a hand-written loop and with other trainers.
+
+Every loop trains the same model on the same batches with a fused AdamW, one micro-batch per update. The hand-written
+loop reads neither loss nor gradient norm; Searchlight reports both. HF Trainer only offers whole runs over a data
+loader, so its peer is a hand-written loop over such a loader. A loop whose matrix products are not in the precision of
+its row is listed but not timed.
+
+The figure is process CPU time with one thread: the least of many rounds in which the loops take turns. The hand-written
+loop runs twice, and the time that its second copy "adds" is the noise.
+
+    pip install ".[bench]"
+    python benchmarks/update/update_overhead.py [--seconds 14] [--models tiny,block,lm] [--rows plain,clip,EMA,fp16]
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from reference_trainers import VERSIONS, Fabric, TrainerCallback, accelerator, default_data_collator, hf_trainer
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from searchlight.models.lm.transformer import SYMBOLS, Transformer
+from searchlight.trainables.update import Ema, Updater
+
+MAX_NORM, DECAY = 1.0, 0.999
+RAW, RAW_LOADER, HF = "raw", "raw, data loader", "HF Trainer"
+MIN_ROUNDS = 6
+
+Batch = dict[str, Tensor]
+Step = Callable[[Batch], object]
+
+
+class Clock:
+    """CPU seconds per update, from the end of the `warmup`-th update to the end of the last one."""
+
+    def __init__(self, warmup: int, timed: int) -> None:
+        self.warmup, self.updates = warmup, warmup + timed
+        self.count = 0
+        self.start = self.end = math.nan
+
+    def tick(self) -> None:
+        self.count += 1
+        if self.count == self.warmup:
+            self.start = time.process_time()
+        elif self.count == self.updates:
+            self.end = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / (self.updates - self.warmup)
+
+
+Loop = Callable[[Clock], None]
+
+
+def draw_normal(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(count, *shape, generator=generator)
+
+
+def draw_bytes(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randint(SYMBOLS, (count, *shape), generator=generator)
+
+
+class Tiny(nn.Module):
+    shape = (32,), (4,)
+    draw = staticmethod(draw_normal)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": functional.mse_loss(self.net(x), labels)}
+
+
+class Block(nn.Module):
+    """A transformer block: 256 wide, 8 heads, 64 positions."""
+
+    shape = (64, 256), (64, 256)
+    draw = staticmethod(draw_normal)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(256), nn.LayerNorm(256)
+        self.qkv, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+        self.mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, 8, 32).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, 256))
+        return {"loss": functional.mse_loss(x + self.mlp(self.norm2(x)), labels)}
+
+
+class Lm(nn.Module):
+    """The model of the task `lm`, with its defaults: 2 blocks, 96 wide, 3 heads, 128 bytes."""
+
+    shape = (128,), (128,)
+    draw = staticmethod(draw_bytes)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Transformer(96, 2, 3)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": functional.cross_entropy(self.net(x).flatten(0, 1), labels.flatten())}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to train, and the number of timed updates per round."""
+
+    model: type[Tiny] | type[Block] | type[Lm]
+    batch_size: int
+    warmup: int
+    timed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    clip: bool = False
+    ema: bool = False
+    precision: str = "fp32"
+
+
+SUBJECTS = {"tiny": Subject(Tiny, 16, 20, 300), "block": Subject(Block, 8, 1, 3), "lm": Subject(Lm, 16, 1, 3)}
+ROWS = {
+    "plain": Row(),
+    "clip": Row(clip=True),
+    "EMA": Row(ema=True),
+    "fp16": Row(precision="fp16"),
+}
+
+
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+def averaged(model: nn.Module) -> AveragedModel:
+    """Create torch's EMA, for trainers that have none."""
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+
+
+def raw(model: nn.Module, row: Row) -> Step:
+    if row.precision == "fp16":
+        return raw_fp16(model)
+    optimizer, parameters = adamw(model), list(model.parameters())
+    shadow = [parameter.detach().clone() for parameter in parameters]
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(**batch)["loss"].backward()
+        if row.clip:
+            nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+        optimizer.step()
+        if row.ema:
+            with torch.no_grad():
+                torch._foreach_lerp_(shadow, parameters, 1 - DECAY)
+
+    return step
+
+
+def raw_fp16(model: nn.Module) -> Step:
+    optimizer, scaler = adamw(model), torch.amp.GradScaler("cpu")
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(**batch)["loss"]
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def searchlight(model: nn.Module, row: Row) -> Step:
+    updater = Updater(
+        {"model": adamw(model)},
+        precision=row.precision,
+        max_grad_norm=MAX_NORM if row.clip else None,
+        ema=Ema(dict(model.named_parameters()), DECAY) if row.ema else None,
+    )
+
+    def loss(batch: Batch) -> tuple[Tensor, int]:
+        return model(**batch)["loss"], len(batch["x"])
+
+    return lambda batch: updater.update([batch], loss)
+
+
+def accelerate(model: nn.Module, row: Row) -> Step:
+    helper = accelerator(
+        mixed_precision={"fp32": "no"}.get(row.precision, row.precision), gradient_accumulation_steps=1
+    )
+    average = averaged(model) if row.ema else None
+    model, optimizer = helper.prepare(model, adamw(model))
+
+    def step(batch: Batch) -> None:
+        with helper.accumulate(model):
+            helper.backward(model(**batch)["loss"])
+            if row.clip and helper.sync_gradients:
+                helper.clip_grad_norm_(model.parameters(), MAX_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+        if average is not None:
+            average.update_parameters(model)
+
+    return step
+
+
+def fabric(model: nn.Module, row: Row) -> Step:
+    helper = Fabric(accelerator="cpu", devices=1, precision="16-mixed" if row.precision == "fp16" else "32-true")
+    average = averaged(model) if row.ema else None
+    wrapped, optimizer = helper.setup(model, adamw(model))
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        helper.backward(wrapped(**batch)["loss"])
+        if row.clip:
+            helper.clip_gradients(wrapped, optimizer, max_norm=MAX_NORM)
+        optimizer.step()
+        if average is not None:
+            average.update_parameters(model)
+
+    return step
+
+
+class Ticking(TrainerCallback):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        self.clock.tick()
+
+
+def runs_of_hf_trainer(model: nn.Module, row: Row, samples: list[Batch], batch_size: int) -> Loop:
+    def loop(clock: Clock) -> None:
+        hf_trainer(
+            model,
+            samples,
+            adamw(model),
+            callbacks=[Ticking(clock)],
+            fp16=row.precision == "fp16",
+            max_grad_norm=MAX_NORM if row.clip else 0.0,
+            max_steps=clock.updates,
+            per_device_train_batch_size=batch_size,
+        ).train()
+
+    return loop
+
+
+def over(batches: Iterable[Batch], step: Step) -> Loop:
+    """Create a loop of `step` over as many of `batches` as the clock has updates."""
+
+    def loop(clock: Clock) -> None:
+        for _, batch in zip(range(clock.updates), batches, strict=False):
+            step(batch)
+            clock.tick()
+
+    return loop
+
+
+def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
+    """Build the loops of a row by name, each with its model."""
+    generator = torch.Generator().manual_seed(0)
+    count = subject.batch_size * (subject.warmup + subject.timed)
+    x, labels = (subject.model.draw(count, shape, generator) for shape in subject.model.shape)
+    samples = [{"x": x[i], "labels": labels[i]} for i in range(count)]
+    parts = zip(x.split(subject.batch_size), labels.split(subject.batch_size), strict=True)
+    batches = [{"x": part, "labels": target} for part, target in parts]
+    loader = DataLoader(samples, subject.batch_size, shuffle=True, collate_fn=default_data_collator)
+    steps = {RAW: raw, "raw, again": raw, "Searchlight": searchlight, "Accelerate": accelerate, "Fabric": fabric}
+    made: dict[str, tuple[nn.Module, Loop]] = {}
+    for name, make in steps.items():
+        model = subject.model()
+        made[name] = model, over(batches, make(model, row))
+    if not row.ema:  # HF Trainer has none
+        model, peer = subject.model(), subject.model()
+        made[RAW_LOADER] = model, over(loader, raw(model, row))
+        made[HF] = peer, runs_of_hf_trainer(peer, row, samples, subject.batch_size)
+    return made
+
+
+def product_dtype(model: nn.Module, loop: Loop) -> str:
+    """Run `loop` once and return the dtype of its matrix products, whatever its settings are."""
+    seen: list[torch.dtype] = []
+    first = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    hook = first.register_forward_hook(lambda _, __, product: seen.append(product.dtype))
+    loop(Clock(1, 1))
+    hook.remove()
+    return str(seen[0]).removeprefix("torch.")
+
+
+def measure(loops: dict[str, Loop], subject: Subject, seconds: float) -> dict[str, float]:
+    """Measure the least CPU seconds per update of each loop. Loops take turns, so that other load affects all."""
+    best = dict.fromkeys(loops, math.inf)
+    end, rounds = time.monotonic() + seconds, 0
+    while rounds < MIN_ROUNDS or time.monotonic() < end:
+        for name, loop in loops.items():
+            clock = Clock(subject.warmup, subject.timed)
+            loop(clock)
+            best[name] = min(best[name], clock.seconds)
+        rounds += 1
+    return best
+
+
+def show(name: str, seconds: float, base: float | None) -> None:
+    line = f"  {name:<18}{seconds * 1e6:10.1f} us"
+    if base is not None:
+        line += f"{(seconds - base) * 1e6:+10.1f} us{100 * (seconds / base - 1):+8.1f} %"
+    print(line)
+
+
+def compare(subject: Subject, row: Row, seconds: float) -> None:
+    loops: dict[str, Loop] = {}
+    wanted = {"fp32": "float32", "fp16": "float16"}[row.precision]
+    for name, (model, loop) in contenders(subject, row).items():
+        dtype = product_dtype(model, loop)
+        if dtype == wanted:
+            loops[name] = loop
+        else:
+            print(f"  {name:<18}does not run {row.precision}: its matrix products are {dtype}")
+    if HF not in loops:
+        loops.pop(RAW_LOADER, None)
+    best = measure(loops, subject, seconds)
+    for name, least in best.items():
+        base = None if name in (RAW, RAW_LOADER) else best[RAW_LOADER if name == HF else RAW]
+        show(name, least, base)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=14, help=f"for each row, of at least {MIN_ROUNDS} rounds")
+    parser.add_argument("--models", default="tiny,block,lm", help="which to train")
+    parser.add_argument("--rows", default=",".join(ROWS), help="which features to add")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(VERSIONS)
+    for model in given.models.split(","):
+        for row in given.rows.split(","):
+            print(f"{model}, {row}: CPU time per update, and what it adds to the hand-written loop's")
+            compare(SUBJECTS[model], ROWS[row], given.seconds)
+
+
+if __name__ == "__main__":
+    main()
