@@ -8,10 +8,10 @@ from typing import Any, Self
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.connection import join_thread
 from searchlight.search.experiment.stop import StopRequest
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.formatting import resume_command
 from searchlight.search.reporting.console.preflight import format_finding, format_summary
 from searchlight.search.reporting.console.progress import Progress
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 
 AUDIT_FILE = "preflight.json"

@@ -19,8 +19,8 @@ from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.experiment.code_copy import CODE
 from searchlight.search.experiment.plan import SearchPlan
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.tracking.provenance import get_searchlight_version
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.precision import Precision
 from searchlight.trainables.preflight.audit import AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings

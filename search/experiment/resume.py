@@ -22,7 +22,6 @@ from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.formatting import pluralize
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.storage.backend import StudyStore
@@ -35,6 +34,7 @@ from searchlight.search.tracking.events import write_spool
 from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
 
 

@@ -16,13 +16,13 @@ from searchlight.search.config.flatten import flatten
 from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.folder.working_copy import list_searches
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, intermediate_values
 from searchlight.search.tracking.errors import error_message
 from searchlight.search.tracking.runs import CONFIRM, NOT_IN_A_KEY, iterate_runs
 from searchlight.search.tracking.uri import redact
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
 
 FILE = "warm-start.json"

@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.config.fidelity import COSTS, cumulative_cost, report_field
 from searchlight.search.config.flatten import flatten
-from searchlight.search.folder.atomic_file import atomic_path
 from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
+from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
 
 FILE = "trials.parquet"

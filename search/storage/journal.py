@@ -15,8 +15,8 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.folder.atomic_file import atomic_path
 from searchlight.search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
+from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
 
 logger = logging.getLogger(__name__)

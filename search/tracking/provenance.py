@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.execution.cluster.local_machine import count_available_cpus
-from searchlight.search.folder.atomic_file import write_atomic
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")

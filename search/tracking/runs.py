@@ -20,7 +20,6 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.config.search_space import Parameter
-from searchlight.search.folder.atomic_file import remove_leftovers
 from searchlight.search.study.datasets import Told
 from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance
@@ -28,6 +27,7 @@ from searchlight.search.tracking.description import format_commands
 from searchlight.search.tracking.errors import error_message, get_http_status
 from searchlight.search.tracking.events import Event, build_trial_events
 from searchlight.search.tracking.uri import get_sqlite_path
+from searchlight.trainables.filesystem.atomic_file import remove_leftovers
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy
 from searchlight.trainables.task.images import find_best_images
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from searchlight.search.folder.atomic_file import atomic_path
+from searchlight.trainables.filesystem.atomic_file import atomic_path
 
 SAVE_EVERY_S = 20.0
 Key = TypeVar("Key", bound=Hashable)

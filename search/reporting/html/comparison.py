@@ -12,10 +12,10 @@ from searchlight.search.analysis.comparison import (
     config_differences,
     summarize_difference,
 )
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.axes import robust_range
 from searchlight.search.reporting.html.template import Section, render_page
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 
 

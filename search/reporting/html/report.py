@@ -8,7 +8,6 @@ from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.folder.atomic_file import write_atomic
 from searchlight.search.formatting import (
     format_command,
     format_duration,
@@ -32,6 +31,7 @@ from searchlight.search.reporting.html.sections import (
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 
 LISTED = 100  # trials in the table of all trials

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from searchlight.search.folder.atomic_file import atomic_path, remove_leftovers, write_atomic
+from searchlight.trainables.filesystem.atomic_file import atomic_path, remove_leftovers, write_atomic
 
 
 def test_file_is_written_whole_or_stays_as_it_was(tmp_path):
