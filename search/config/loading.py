@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from searchlight.search.errors import UsageError, format_validation_errors, sugg
 from searchlight.search.folder import locations
 
 LARGEST_FILE = 2**20
-RETIRED_KEYS = {"memory_growth"}  # older search.yaml files and studies have them
+RETIRED_KEYS = {"memory_growth", "cold"}  # older search.yaml files and studies have them
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
@@ -26,7 +27,7 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         UsageError: Options are wrong. The message has a line for each problem.
     """
     from_file = _read_yaml(file)
-    values = {key: value for key, value in {**from_file, **given}.items() if key not in RETIRED_KEYS}
+    values = translate_retired_keys({**from_file, **given})
     for key in ("set", "search", "resources"):  # an option changes one parameter and keeps the others of the file
         of_file = from_file.get(key) or {}
         if not isinstance(of_file, dict):
@@ -43,6 +44,14 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     except ValidationError as error:
         raise UsageError(*(_format_option_problem(problem) for problem in format_validation_errors(error))) from error
     return resolve_config(config)
+
+
+def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` of an older search.yaml or study by the keys of this version."""
+    current = {key: value for key, value in values.items() if key not in RETIRED_KEYS}
+    if values.get("cold"):
+        current.setdefault("recycle_after", 1)
+    return current
 
 
 def resolve_config(config: SearchConfig) -> SearchConfig:
@@ -76,7 +85,6 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
             "study": study,
             "warm_start": [locations.parse_warm_start_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,
-            "recycle_after": 1 if config.cold else config.recycle_after,
             **({"trials": 1} if config.once else {}),  # otherwise a task may declare the number
             # Here, so that a search that is resumed with more trials keeps its population.
             "population": population,

@@ -64,6 +64,9 @@ def option_name(key: str) -> str:
     return "--" + {"resources": "resource"}.get(key, key).rstrip("_").replace("_", "-")
 
 
+REPLACED = {"--cold": "--recycle-after 1"}  # options of older versions, and what to give instead
+
+
 def parse_duration(value: Any) -> Any:
     """Return the seconds of "90s", "30m", "2h" or "1d". Return a value that is not a text unchanged."""
     if not isinstance(value, str):

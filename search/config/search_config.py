@@ -175,7 +175,6 @@ class SearchConfig(BaseModel):
     recycle_after: Count | None = _advanced(
         None, "N", "Start new workers after this many trials. Default: no limit.", resumable=True
     )
-    cold: bool = _advanced(False, "", "Start new workers for each trial, as --recycle-after 1 does.", resumable=True)
     no_preflight: bool = _advanced(
         False, "", "Skip the audit of the task on the first worker, which takes a few seconds.", resumable=True
     )

@@ -52,8 +52,6 @@ def _check_confirm(config: SearchConfig) -> Iterator[str]:
 
 
 def _check_workers(config: SearchConfig) -> Iterator[str]:
-    if config.cold and config.recycle_after not in (None, 1):
-        yield f"--recycle-after must be 1 with --cold, but got {config.recycle_after}. Leave one of them out."
     gpus = config.gpus_per_worker or 0.0
     if 0 < gpus < SMALLEST_AMOUNT:
         yield f"--gpus-per-worker must be 0 or at least {SMALLEST_AMOUNT:g}, but got {gpus:g}."

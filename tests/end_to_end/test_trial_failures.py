@@ -33,7 +33,7 @@ BUSY_GANG = "ResourceTrainable.train"  # what Tune makes of the class, while it 
 def test_trials_of_killed_gangs_have_the_curves_of_undisturbed_ones(make_cli, monkeypatch):
     """Each begins in new workers, too, and equals a training in this process."""
     cli = make_cli()
-    options = ["--scheduler", "none", "--trials", "3", "--concurrency", "2", "--cold"]
+    options = ["--scheduler", "none", "--trials", "3", "--concurrency", "2", "--recycle-after", "1"]
     values = ["epochs=8", "precision=fp32", "pause_s=0.5"]
     process = cli.start("faulty.py:Faulty", *options, "--name", "disturbed", "--json", "--set", *values)
     journal = cli.folder / "runs" / "disturbed" / "study.journal"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from searchlight.search.config.option import Option
+from searchlight.search.config.option import REPLACED, Option
 from searchlight.search.errors import StoreError, UsageError
 
 
@@ -39,6 +39,8 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:  # one message for all versions of click
+            if error.option_name in REPLACED:
+                ctx.fail(f"{error.option_name} is gone. Use {REPLACED[error.option_name]}.")
             near = f" (Possible options: {', '.join(sorted(error.possibilities))})" if error.possibilities else ""
             ctx.fail(f"No such option: {error.option_name}{near}")
 

@@ -72,8 +72,6 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"study": "sqlite://"}, ["--study must name a file, as sqlite:///path.db does, but got 'sqlite://'."]),
         ({"study": "sqlite:///:memory:"},
          ["--study must name a file, as sqlite:///path.db does, but got 'sqlite:///:memory:'."]),
-        ({"cold": True, "recycle_after": "2"},
-         ["--recycle-after must be 1 with --cold, but got 2. Leave one of them out."]),
         ({"once": True, "search": {"agent_lr": "1e-3..1e-2"}},
          [f"--once must come without --trials and --search: {ONE_RUN}"]),
         ({"once": True, "try": ["lr=1"]}, [f"--once must come without --try: {ONE_RUN}"]),
@@ -187,9 +185,21 @@ def test_points_of_the_file_precede_those_of_flags(from_file, content, expected)
     assert from_file(f"task: arc\ntry: {content}\n", **{"try": ["lr=0.3"]}).try_ == [*expected, {"lr": "0.3"}]
 
 
-def test_file_may_list_choices_and_hold_retired_keys(from_file):
-    config = from_file("task: arc\ntrials: 7\nmemory_growth: 2.0\nsearch: {width: [16, 32]}\n")
-    assert (config.trials, config.search) == (7, {"width": "16,32"})
+def test_file_may_list_choices(from_file):
+    assert from_file("task: arc\nsearch: {width: [16, 32]}\n").search == {"width": "16,32"}
+
+
+@pytest.mark.parametrize(
+    ("retired", "current"),
+    [
+        ("memory_growth: 2.0", ""),
+        ("cold: true", "recycle_after: 1"),
+        ("cold: true\nrecycle_after: 2", "recycle_after: 2"),
+        ("cold: false", ""),
+    ],
+)
+def test_retired_keys_of_a_file_become_current_ones(from_file, retired, current):
+    assert from_file(f"task: arc\nname: one\n{retired}") == from_file(f"task: arc\nname: one\n{current}")
 
 
 def test_warm_start_takes_names_folders_and_experiments(tmp_path, monkeypatch):
@@ -227,6 +237,7 @@ def test_each_option_reaches_the_config_by_its_key():
     [
         (["--trails", "3"], "No such option: --trails (Possible options: --trials, --try)"),
         (["arc", "--trials"], "Option '--trials' requires an argument."),
+        (["arc", "--cold"], "--cold is gone. Use --recycle-after 1."),
         (["arc", "--quiet=1"], "Option '--quiet' does not take a value."),
     ],
 )
@@ -254,9 +265,7 @@ def test_each_help_text_is_a_sentence_with_its_default():
         assert required or "Default: " in option.help, option.key
 
 
-def test_options_that_stand_for_others_set_them():
-    assert load_config({"task": "arc", "cold": True}).recycle_after == 1
-    assert load_config({"task": "arc", "cold": True, "recycle_after": "1"}).recycle_after == 1
+def test_once_sets_the_options_that_it_stands_for():
     once = load_config({"task": "arc", "once": True})
     assert (once.trials, once.scheduler) == (1, "none")
     assert load_config({"task": "arc", "scheduler": "pbt", "reduction_factor": "3"}).scheduler == "pbt"
