@@ -15,13 +15,11 @@ class CostEstimate:
         seconds: The lowest and the highest duration of the search.
         device_hours: The lowest and the highest GPU-hours of all trials. On CPUs, worker-hours.
         unit: "GPU-hours" or "worker-hours".
-        price: The lowest and the highest price of these hours, or None without a price per hour.
     """
 
     seconds: tuple[float, float]
     device_hours: tuple[float, float]
     unit: str
-    price: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -35,7 +33,6 @@ def estimate_cost(
     devices: float,
     costs: Sequence[Mapping[str, Any]],
     has_gpus: bool = False,
-    price_per_hour: float | None = None,
 ) -> CostEstimate | None:
     """Return the cost of a search of `epochs` epochs over all trials, or None if no epoch was measured.
 
@@ -50,7 +47,6 @@ def estimate_cost(
     totals = [epochs * epoch_s + trials * build_s for epoch_s, build_s in known]
     low, high = totals[0], max(totals)
     hours = (low * devices / 3600, high * devices / 3600)
-    price = (hours[0] * price_per_hour, hours[1] * price_per_hour) if price_per_hour else None
     at_once = max(1, min(concurrent, trials))
     seconds = (START_S + low / at_once, START_S + high / at_once)
-    return CostEstimate(seconds, hours, "GPU-hours" if has_gpus else "worker-hours", price)
+    return CostEstimate(seconds, hours, "GPU-hours" if has_gpus else "worker-hours")

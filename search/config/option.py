@@ -64,7 +64,10 @@ def option_name(key: str) -> str:
     return "--" + {"resources": "resource"}.get(key, key).rstrip("_").replace("_", "-")
 
 
-REPLACED = {"--cold": "--recycle-after 1"}  # options of older versions, and what to give instead
+REPLACED = {  # options of older versions, and what to use instead
+    "--cold": "--recycle-after 1",
+    "--price-per-hour": "the hours of --preflight, times the price",
+}
 
 
 def parse_duration(value: Any) -> Any:

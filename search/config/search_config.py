@@ -73,11 +73,6 @@ class SearchConfig(BaseModel):
         "Default: as many as take a fifth of the trials' training, at least 6; 0 with pbt and --once.",
         ge=0,
     )
-    price_per_hour: PositiveFloat | None = _budget(
-        None,
-        "PRICE",
-        "Price of a GPU-hour, on CPUs of a worker-hour, for the estimate of --preflight and --dry-run. Default: none.",
-    )
     patience: Count | None = _budget(
         None, "N", "Stop after this many trials without a better value. Default: no limit."
     )

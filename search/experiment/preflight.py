@@ -140,7 +140,7 @@ def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
     have = torch.cuda.device_count() if gpus else count_available_cpus()
     concurrent = config.concurrency or max(1, int(have // each))
     devices = each if gpus else float(config.workers)
-    return estimate_cost(epochs, planned.trials, concurrent, devices, audit["costs"], gpus, config.price_per_hour)
+    return estimate_cost(epochs, planned.trials, concurrent, devices, audit["costs"], gpus)
 
 
 def load_estimate(planned: SearchPlan) -> CostEstimate | None:

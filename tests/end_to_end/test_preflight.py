@@ -27,18 +27,18 @@ def cli(make_cli):
 
 
 def test_preflight_of_a_faulty_task_tells_it_and_exits_with_1(cli):
-    done = cli.invoke("frozen.py:Frozen", "--preflight", "--price-per-hour", "2")
+    done = cli.invoke("frozen.py:Frozen", "--preflight")
     assert done.returncode == 1
     assert done.stdout.startswith(f"error   {FOUND}")
     assert done.stdout.splitlines()[-1] == "preflight: 1 error on cpu"
 
 
 def test_preflight_of_a_healthy_task_gives_costs_for_a_dry_run(cli):
-    done = cli.invoke("toy.py:Toy", "--preflight", "--json", "--price-per-hour", "2", "epochs=2")
+    done = cli.invoke("toy.py:Toy", "--preflight", "--json", "epochs=2")
     assert done.returncode == 0, done.stdout
     audit = json.loads(done.stdout)
     assert audit["costs"][0]["epoch_s"] > 0
-    assert audit["estimate"]["price"][0] == pytest.approx(2 * audit["estimate"]["device_hours"][0])
+    assert audit["estimate"]["device_hours"][0] > 0
     assert "worker-hours" in cli.invoke("toy.py:Toy", "--dry-run", "epochs=2").stdout
 
 

@@ -81,13 +81,10 @@ def list_modes(modes: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def format_estimate(estimate: CostEstimate) -> str:
-    """Return the time of a search, its device hours, and its price if known."""
+    """Return the time of a search and its device hours."""
     low, high = (format_duration(seconds) for seconds in estimate.seconds)
-    parts = [f"about {low}" if low == high else f"{low} to {high}"]
-    parts.append(f"{_range(estimate.device_hours)} {estimate.unit}")
-    if estimate.price is not None:
-        parts.append(f"billed as {_range(estimate.price)}")
-    return ", ".join(parts)
+    duration = f"about {low}" if low == high else f"{low} to {high}"
+    return f"{duration}, {_range(estimate.device_hours)} {estimate.unit}"
 
 
 def _range(bounds: tuple[float, float]) -> str:

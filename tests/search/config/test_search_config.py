@@ -192,7 +192,7 @@ def test_file_may_list_choices(from_file):
 @pytest.mark.parametrize(
     ("retired", "current"),
     [
-        ("memory_growth: 2.0", ""),
+        ("memory_growth: 2.0\nprice_per_hour: 2.5", ""),
         ("cold: true", "recycle_after: 1"),
         ("cold: true\nrecycle_after: 2", "recycle_after: 2"),
         ("cold: false", ""),
