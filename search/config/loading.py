@@ -17,7 +17,7 @@ from searchlight.search.errors import UsageError, format_validation_errors, sugg
 from searchlight.search.folder import locations
 
 LARGEST_FILE = 2**20
-RETIRED_KEYS = {"memory_growth", "cold", "price_per_hour"}  # older search.yaml files and studies have them
+RETIRED_KEYS = {"memory_growth", "cold", "price_per_hour", "log_model"}  # older search.yaml files and studies have them
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:

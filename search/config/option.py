@@ -67,6 +67,7 @@ def option_name(key: str) -> str:
 REPLACED = {  # options of older versions, and what to use instead
     "--cold": "--recycle-after 1",
     "--price-per-hour": "the hours of --preflight, times the price",
+    "--log-model": "--register MODEL, or log the model after the search: report NAME --log-model",
 }
 
 

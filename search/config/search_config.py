@@ -140,7 +140,6 @@ class SearchConfig(BaseModel):
         "and of trials that have not ended are kept, too.",
         resumable=True,
     )
-    log_model: bool = _storage(False, "", "Log the best checkpoint as a model in MLflow at the end.", resumable=True)
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = _storage(
         None, "MODEL", "Register the best checkpoint as a model in MLflow.", resumable=True, alias="register"
     )
@@ -181,7 +180,7 @@ class SearchConfig(BaseModel):
     @property
     def makes_model(self) -> bool:
         """Whether the best checkpoint becomes a model in MLflow at the end."""
-        return self.log_model or self.register_ is not None
+        return self.register_ is not None
 
     @property
     def path(self) -> StoragePath:

@@ -178,8 +178,7 @@ def _parse_config_and_objectives(
     if task is None:
         problems += function_config.check_function_options(config)
     elif config.makes_model:
-        flag = "--log-model" if config.register_ is None else "--register"
-        problems += [f"{flag} {problem}" for problem in find_model_problems(task)]
+        problems += [f"--register {problem}" for problem in find_model_problems(task)]
     if problems:
         raise UsageError(*problems)
     return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives

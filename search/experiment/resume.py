@@ -22,7 +22,7 @@ from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
-from searchlight.search.formatting import pluralize
+from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
@@ -177,6 +177,8 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     trials = study.get_trials()
     if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
         notes += record_code(study, planned)
+    if about["config"].get("log_model") and not config.makes_model:  # an option of older versions
+        notes.append(f"--log-model is gone: log the model after the search with {log_model_command(place, '')}")
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")

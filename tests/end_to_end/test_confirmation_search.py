@@ -28,7 +28,7 @@ def search(make_cli):
     driver.send_signal(signal.SIGINT)
     interrupted = cli.finished(driver)
     left = load_search(folder)
-    resumed = cli.run("--resume", "sure", "--log-model", "--json")
+    resumed = cli.run("--resume", "sure", "--register", "sure", "--json")
     assert resumed.returncode == 0, resumed.stderr
     return folder, interrupted, left, resumed
 

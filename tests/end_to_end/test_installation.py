@@ -80,7 +80,7 @@ def test_installed_command_searches_with_own_models(wheel, make_cli):
 
     options = ["--trials", "2", "--concurrency", "1", "--confirm", "0", "--name", "own"]
     options += ["--scheduler", "none", "epochs=2"]
-    printed = run("run", "tasks/own.py:Own", *options, "--log-model")
+    printed = run("run", "tasks/own.py:Own", *options, "--register", "own")
     assert "2 completed in" in printed
     assert "more: environment/bin/searchlight resume own --trials 4" in printed
     assert "train: environment/bin/searchlight run tasks/own.py:Own --once" in printed

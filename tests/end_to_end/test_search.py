@@ -21,7 +21,7 @@ BROKEN = r"RuntimeError: the loss is broken, at toy.py, line \d+, in loss"
 @pytest.fixture(scope="module")
 def search(make_cli):
     """12 trials over three precisions, some of which fail or diverge."""
-    options = ["--trials", "12", "--concurrency", "2", "--sampler", "random", "--seed", "3", "--log-model"]
+    options = ["--trials", "12", "--concurrency", "2", "--sampler", "random", "--seed", "3", "--register", "mixed"]
     space = ["--search", "precision=fp32,bf16,fp16", "--search", "how=fine,raise,nan"]
     found = FinishedSearch.run(make_cli(), "mixed", "toy.py:Toy", *options, *space)
     # A test resumes the search with fewer checkpoints.

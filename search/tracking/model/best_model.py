@@ -49,7 +49,7 @@ def _format_remedy(cause: str, place: StoragePath, register: str) -> str:
     if cause == "trial":
         return ""
     if cause == "task":  # the model uses the code that trained it, which only a resume replaces
-        return f" Correct the task, then run: {log_model_command(place, register, resume_command)}"
+        return f" Correct the task, then run: {log_model_command(place, register or 'MODEL', resume_command)}"
     if cause == "run":
         return f" Send the search to MLflow first: {log_model_command(place, register, replay_command)}"
     return f" Try again: {log_model_command(place, register)}"

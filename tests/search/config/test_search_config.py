@@ -192,7 +192,7 @@ def test_file_may_list_choices(from_file):
 @pytest.mark.parametrize(
     ("retired", "current"),
     [
-        ("memory_growth: 2.0\nprice_per_hour: 2.5", ""),
+        ("memory_growth: 2.0\nprice_per_hour: 2.5\nlog_model: true", ""),
         ("cold: true", "recycle_after: 1"),
         ("cold: true\nrecycle_after: 2", "recycle_after: 2"),
         ("cold: false", ""),
@@ -274,7 +274,7 @@ def test_once_sets_the_options_that_it_stands_for():
 def test_dumped_yaml_starts_the_same_search_under_a_new_name(tmp_path, from_file):
     given = {"trials": "5", "set": {"x": "1"}, "try": ["lr=1e-3,precision=bf16"], "warm_start": ["old"]}
     given |= {"gpu_hours": "2", "stop_when": "val/score >= 0.40", "patience": "7", "time_budget": "2h"}
-    given |= {"register": "my model", "log_model": True}
+    given |= {"register": "my model"}
     config = load_config({"task": "arc", "name": "one", "storage": str(tmp_path), **given})
     again = from_file(to_yaml(config))
     assert again.name != "one"

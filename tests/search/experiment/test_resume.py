@@ -84,6 +84,19 @@ def test_number_of_confirming_runs_outlasts_a_resume(begun, tmp_path):
         assert planned.config.confirm == runs
 
 
+def test_search_that_was_to_log_a_model_says_how_to_log_it_now(begun, tmp_path):
+    place = tmp_path / "runs" / "one"
+    _, held = open_search(place, {})
+    about = held.study.metadata
+    held.study.save_metadata({**about, "config": {**about["config"], "log_model": True}})
+    held.study.commit()
+    held.store.close()
+    _, held = open_search(place, {})
+    held.store.close()
+    assert "--log-model is gone: log the model after the search with " in held.notes[-2]
+    assert held.notes[-2].endswith(f"one --storage {tmp_path}/runs --log-model")
+
+
 def test_other_options_are_refused_on_resume(begun):
     (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
     assert problem.startswith("--resume must come without --search, --seed, a task: one continues as it began.")

@@ -101,17 +101,17 @@ class Predicting(Two):
 """
 
 
-@pytest.mark.parametrize("given", [{"register": "my-model"}, {"log_model": True}])
-def test_model_of_two_modules_without_predict_is_refused(tmp_path, planned, monkeypatch, given):
-    monkeypatch.delitem(sys.modules, "two", raising=False)
+def test_model_of_two_modules_without_predict_is_refused(tmp_path, planned, monkeypatch):
+    monkeypatch.delitem(sys.modules, "two_modules", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "two.py").write_text(TWO)
+    (tmp_path / "two_modules.py").write_text(TWO)
 
     def plan_for(name):
-        return plan(load_config({"task": f"{tmp_path / 'two.py'}:{name}", "storage": str(tmp_path / "new"), **given}))
+        task, new = f"{tmp_path / 'two_modules.py'}:{name}", str(tmp_path / "new")
+        return plan(load_config({"task": task, "storage": new, "register": "my-model"}))
 
     assert problems_of(plan_for, "Two") == [
-        f"--{next(iter(given)).replace('_', '-')} must come with a task of one module, or one that defines "
+        "--register must come with a task of one module, or one that defines "
         "predict(self, inputs), but Two has encoder and decoder. Define their common prediction: docs/models.md."
     ]
     assert plan_for("Either").source.name == "Either", "which modules it has is not known yet"

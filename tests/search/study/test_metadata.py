@@ -35,7 +35,7 @@ def test_resume_refuses_options_that_change_the_trials(stored, place):
     assert str(caught.value) == (
         "--resume must come without --search, --seed, a task: one continues as it began. Options that may change: "
         "--concurrency, --confirm, --cpus-per-worker, --gpu-hours, --gpus-per-worker, --keep-checkpoints, "
-        "--log-model, --max-failures, --no-preflight, --patience, --placement, --quiet, "
+        "--max-failures, --no-preflight, --patience, --placement, --quiet, "
         "--recycle-after, --register, --resource, --sampler, --stall-timeout, --stop-when, --study, --time-budget, "
         "--trials, --workers."
     )
