@@ -36,8 +36,8 @@ def check_function_options(config: SearchConfig) -> list[str]:
         )
     if config.makes_model:
         problems.append(
-            f"--register must come with a task class, but {config.task.rpartition(':')[2]} is a function, which does not say what it predicts. Log its checkpoint "
-            "with mlflow yourself, or make it a task: docs/tasks.md."
+            f"--register must come with a task class, but {config.task.rpartition(':')[2]} is a function, which does "
+            "not say what it predicts. Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."
         )
     flags = dict.fromkeys(config.search, "--search") | dict.fromkeys(config.set, "--set")
     return problems + _check_parameter_names(flags)

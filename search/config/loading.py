@@ -3,21 +3,19 @@
 import math
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from searchlight.search.config.option import option_name, read_yaml, wrap_in_list
+from searchlight.search.config.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
 from searchlight.search.config.search_config import OPTIONS, SearchConfig
 from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
 
 LARGEST_FILE = 2**20
-RETIRED_KEYS = {"memory_growth", "cold", "price_per_hour", "log_model"}  # older search.yaml files and studies have them
 
 
 def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig:
@@ -44,14 +42,6 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     except ValidationError as error:
         raise UsageError(*(_format_option_problem(problem) for problem in format_validation_errors(error))) from error
     return resolve_config(config)
-
-
-def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` of an older search.yaml or study by the keys of this version."""
-    current = {key: value for key, value in values.items() if key not in RETIRED_KEYS}
-    if values.get("cold"):
-        current.setdefault("recycle_after", 1)
-    return current
 
 
 def resolve_config(config: SearchConfig) -> SearchConfig:

@@ -73,33 +73,32 @@ class HasObjectives:
 
 
 def parse_objectives(
-    texts: Sequence[str], mode: Mode | None, own: Objective | None, owner: str
+    texts: Sequence[str], declared: Objective | None, owner: str
 ) -> tuple[tuple[Objective, ...], list[str]]:
     """Return the objectives of `texts`, "metric" or "metric:min", and a line for each problem with them.
 
     Args:
-        mode: The mode of the first objective, which ranks trials during training.
-        own: The objective that a task class declares, which must come first. A function has none.
+        declared: The objective that a task class declares, which must come first. A function has none.
         owner: The name of that task or function.
     """
     parsed = [_split_mode(text) for text in texts]
-    check = _check_task_objective(parsed, mode, own, owner) if own else _check_function_objective(parsed, mode, owner)
-    problems = [
-        *check,
-        *(
-            f"--objective {metric} must say which values are better, but does not. Use {metric}:max or {metric}:min."
-            for metric, said in parsed[1:]
-            if said is None
-        ),
-    ]
+    problems = [*_check_first(parsed, declared, owner)]
+    given = parsed[1:] if declared else parsed
+
+    for metric, mode in given:
+        if mode is None:
+            problems.append(
+                f"--objective {metric} must say which values are better, but does not. "
+                f"Use {metric}:max or {metric}:min."
+            )
     for metric, times in Counter(metric for metric, _ in parsed).items():
         if not metric:
             problems.append("--objective must name a metric, but got ''.")
         elif times > 1:
             problems.append(f"--objective {metric} must be given once, but got it {times} times.")
-    first = [own] if own else [Objective(metric, said) for metric, own_mode in parsed[:1] if (said := own_mode or mode)]
-    others = (Objective(metric, said) for metric, said in parsed[1:] if said)
-    return (*first, *others), problems
+
+    objectives = (Objective(metric, mode) for metric, mode in given if mode)
+    return (*([declared] if declared else []), *objectives), problems
 
 
 def _split_mode(text: str) -> Named:
@@ -107,21 +106,14 @@ def _split_mode(text: str) -> Named:
     return next(((metric, known) for known in MODES if mode == known), (text, None))
 
 
-def _check_task_objective(parsed: Sequence[Named], mode: Mode | None, own: Objective, owner: str) -> Iterator[str]:
-    if parsed and parsed[0][0] != own.metric:
+def _check_first(parsed: Sequence[Named], declared: Objective | None, owner: str) -> Iterator[str]:
+    if declared is None:
+        if not parsed:
+            yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
+    elif parsed and parsed[0][0] != declared.metric:
         rule, help_ = ("begin with", "Put it first.") if len(parsed) > 1 else ("be", "Leave it out.")
-        yield f"--objective must {rule} that of {owner}, {own.metric!r}, but got {parsed[0][0]!r}. {help_}"
-    elif parsed and parsed[0][1] not in (None, own.mode):
-        yield f"--objective {own.metric} must be {own.mode} in {owner}, but got {parsed[0][1]}. Leave it out."
-    if mode not in (None, own.mode):
-        yield f"--mode must be that of {owner}, {own.mode!r}, but got {mode!r}. Leave it out."
-
-
-def _check_function_objective(parsed: Sequence[Named], mode: Mode | None, owner: str) -> Iterator[str]:
-    if not parsed:
-        yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
-    said = parsed[0][1] if parsed else None
-    if said is None and mode is None:
-        yield "--mode must be given with a function: min or max."
-    elif said and mode and said != mode:
-        yield f"--mode must be that of --objective {parsed[0][0]}:{said}, but got {mode}. Leave it out."
+        yield f"--objective must {rule} that of {owner}, {declared.metric!r}, but got {parsed[0][0]!r}. {help_}"
+    elif parsed and parsed[0][1] not in (None, declared.mode):
+        yield (
+            f"--objective {declared.metric} must be {declared.mode} in {owner}, but got {parsed[0][1]}. Leave it out."
+        )

@@ -1,6 +1,7 @@
 """Declares the options of a search as fields of a model, and parses their values."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -62,13 +63,6 @@ def list_options(model: type[BaseModel]) -> list[Option]:
 def option_name(key: str) -> str:
     """Return the command-line option of the key `key`."""
     return "--" + {"resources": "resource"}.get(key, key).rstrip("_").replace("_", "-")
-
-
-REPLACED = {  # options of older versions, and what to use instead
-    "--cold": "--recycle-after 1",
-    "--price-per-hour": "the hours of --preflight, times the price",
-    "--log-model": "--register MODEL, or log the model after the search: report NAME --log-model",
-}
 
 
 def parse_duration(value: Any) -> Any:
@@ -162,3 +156,23 @@ ResourceAmount = Annotated[float, Field(ge=SMALLEST_AMOUNT)]
 Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
 Amount = Annotated[PositiveFloat | None, BeforeValidator(parse_fidelity)]
 Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]
+
+
+REPLACED = {  # options of older versions, and what to use instead
+    "--cold": "--recycle-after 1",
+    "--price-per-hour": "the hours of --preflight, times the price",
+    "--mode": "--objective METRIC:min or METRIC:max",
+    "--log-model": "--register MODEL, or log the model after the search: report NAME --log-model",
+}
+RETIRED_KEYS = {"memory_growth", "cold", "price_per_hour", "log_model", "mode"}  # older search.yaml files have them
+
+
+def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` of an older search.yaml or study by the keys of this version."""
+    current = {key: value for key, value in values.items() if key not in RETIRED_KEYS}
+    if values.get("cold"):
+        current.setdefault("recycle_after", 1)
+    objectives = wrap_in_list(current.get("objective") or [])
+    if values.get("mode") and objectives and not str(objectives[0]).endswith((":min", ":max")):
+        current["objective"] = [f"{objectives[0]}:{values['mode']}", *objectives[1:]]
+    return current

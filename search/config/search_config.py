@@ -122,9 +122,6 @@ class SearchConfig(BaseModel):
         "Metric to optimize. Several give a Pareto front. The first one of a task class must be its own objective. "
         "Default: what the task declares.",
     )
-    mode: Literal["min", "max"] | None = _space(
-        None, "min|max", "Minimize or maximize the first objective. Default: what the task declares."
-    )
     once: bool = _space(False, "", "Train one trial with the defaults of the task, without a search.")
     name: str = _storage("", "NAME", "Name of the search and of its folder. Default: task, date and time.")
     storage: Annotated[StoragePath, BeforeValidator(locations.parse_location), PlainSerializer(str)] = _storage(

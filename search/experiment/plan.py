@@ -173,8 +173,8 @@ def _parse_config_and_objectives(
 ) -> tuple[type[BaseModel], tuple[Objective, ...]]:
     """Return the config class and the objectives. A task class declares both. For a function, the user does."""
     task = source.task_class
-    own = Objective(task.objective, task.mode) if task else None
-    objectives, problems = parse_objectives(config.objective, config.mode, own, source.name)
+    declared = Objective(task.objective, task.mode) if task else None
+    objectives, problems = parse_objectives(config.objective, declared, source.name)
     if task is None:
         problems += function_config.check_function_options(config)
     elif config.makes_model:

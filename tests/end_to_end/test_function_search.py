@@ -8,7 +8,7 @@ from tests.end_to_end.finished_search import FinishedSearch
 @pytest.mark.slow
 def test_two_workers_train_with_ddp_despite_a_lost_one(make_cli):
     cli = make_cli()
-    options = ["--workers", "2", "--trials", "2", "--scheduler", "none", "--objective", "loss", "--mode", "min"]
+    options = ["--workers", "2", "--trials", "2", "--scheduler", "none", "--objective", "loss:min"]
     fixed = ["--search", "lr=1e-3..1e-1:log", "--set", f"marker={cli.folder / 'lost'}"]
     found = FinishedSearch.run(cli, "pair", "plain.py:train_fn", *options, *fixed)
     assert (cli.folder / "lost").exists()

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerat
 
 
 def test_checkpoint_of_a_trial_is_its_own(make_cli):
-    options = ["--objective", "eval_loss", "--mode", "min", "--trials", "5", "--concurrency", "1", "--seed", "1"]
+    options = ["--objective", "eval_loss:min", "--trials", "5", "--concurrency", "1", "--seed", "1"]
     space = ["--search", "lr=1e-3..1e-1:log", "--set", "epochs=9"]
     found = FinishedSearch.run(make_cli(), "own", f"{EXAMPLE}:train_fn", *options, *space)
     assert set(found.json["outcomes"]) == {"completed", "pruned"}

@@ -31,6 +31,7 @@ from searchlight.search.analysis.confirmed_best import (
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.flatten import flatten
+from searchlight.search.config.option import translate_retired_keys
 from searchlight.search.formatting import (
     format_command,
     format_duration,
@@ -50,7 +51,7 @@ from searchlight.trainables.filesystem.paths import StoragePath
 if TYPE_CHECKING:
     from searchlight.search.analysis.result import SearchResult
 
-OF_A_RUN = ("mode", "workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options that are valid with --once
+OF_A_RUN = ("workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options that are valid with --once
 FAILURES = 3  # kinds of failures in the summary; the report has all
 
 
@@ -224,7 +225,7 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
 
 def retrain_command(searched: SearchRecord, best: FrozenTrial | None) -> str:
     """Return the command that trains the config of `best` again, or the task's defaults if it is None."""
-    config: Mapping[str, Any] = searched.about["config"]
+    config: Mapping[str, Any] = translate_retired_keys(searched.about["config"])
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]

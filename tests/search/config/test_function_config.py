@@ -12,7 +12,7 @@ from searchlight.search.experiment import plan
 from tests.conftest import TASKS
 from tests.search.refusals import problems_of
 
-GIVEN = {"objective": "loss", "mode": "min", "search": {"lr": "1e-5..1e-2:log"}, "set": {"epochs": "9"}}
+GIVEN = {"objective": "loss:min", "search": {"lr": "1e-5..1e-2:log"}, "set": {"epochs": "9"}}
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_searched_parameter_has_the_type_of_its_bounds(text, distribution):
 
 
 def test_schedule_follows_the_epochs_and_the_given_mode(planned):
-    found = planned(mode="max", objective="accuracy", scheduler="asha")
+    found = planned(objective="accuracy:max", scheduler="asha")
     assert (found.schedule.rungs, found.schedule.mode) == ((1, 3, 9), "max")
     assert (str(found.objective), found.space.epochs) == ("accuracy:max", 9)
     unlimited = planned(scheduler="none", set={})
@@ -101,9 +101,8 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
 @pytest.mark.parametrize(
     ("given", "problems"),
     [
-        ({"objective": "", "mode": None, "set": {}},
+        ({"objective": "", "set": {}},
          ["--objective must be given with a function: the metric that train_fn reports and is judged by.",
-          "--mode must be given with a function: min or max.",
           "--set epochs=N must be given with --scheduler hyperband: how many reports a trial makes. "
           "With --scheduler none it ends when the function returns."]),
         ({"set": {"epochs": "0"}}, ["--set epochs must be greater than or equal to 1, but got 0."]),
@@ -120,7 +119,6 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
         ({"register": "my-model"},
          ["--register must come with a task class, but train_fn is a function, which does not say what it predicts. "
           "Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."]),
-        ({"mode": "best"}, ["--mode must be 'min' or 'max', but got 'best'."]),
         ({"fidelity": "samples", "max_fidelity": "900"},
          ["--fidelity must be epochs or gpu-seconds with a function, but got samples: "
           "a function does not say how many it takes."]),

@@ -28,10 +28,10 @@ def test_objective_of_the_task_comes_before_others(tmp_path):
     assert (both.objective, {bracket.mode for bracket in both.schedule.brackets}) == (own, {"max"})
 
 
-def test_mode_of_a_function_follows_the_colon_or_stands_alone(tmp_path, function):
+def test_mode_of_a_function_follows_the_colon(tmp_path, function):
     expected = (Objective("loss", "min"),)
     assert planned(tmp_path, **function, objective="loss:min").objectives == expected
-    assert planned(tmp_path, **function, objective="loss", mode="min").objectives == expected
+    assert planned(tmp_path, **function, objective="loss", mode="min").objectives == expected, "a retired key"
     several = planned(tmp_path, **function, objective=["loss:min", "val:loss:min"]).objectives
     assert several == (*expected, Objective("val:loss", "min"))
 
@@ -60,9 +60,7 @@ def test_objectives_of_a_file_survive_yaml(tmp_path):
         ({"objective": ["val/score", SPEED, SPEED]},
          ["--objective time/samples_per_s must be given once, but got it 2 times."]),
         ({"objective": ["val/score", ":max"]}, ["--objective must name a metric, but got ''."]),
-        ({"objective": "loss", "mode": "min"},
-         ["--objective must be that of arc, 'val/score', but got 'loss'. Leave it out.",
-          "--mode must be that of arc, 'max', but got 'min'. Leave it out."]),
+        ({"objective": "loss"}, ["--objective must be that of arc, 'val/score', but got 'loss'. Leave it out."]),
         ({"objective": ["val/score", SPEED], "sampler": "cmaes"},
          ["--sampler must be tpe, gp, nsga2, qmc or random with 2 objectives, but got cmaes."]),
     ],
@@ -73,11 +71,8 @@ def test_objectives_that_contradict_the_task_are_refused(tmp_path, given, proble
 
 
 def test_unclear_objectives_of_a_function_are_refused(tmp_path, function):
-    assert problems_of(planned, tmp_path, **function, objective="loss:min", mode="max") == [
-        "--mode must be that of --objective loss:min, but got max. Leave it out."
-    ]
     assert problems_of(planned, tmp_path, **function, objective=["loss", "seconds"]) == [
-        "--mode must be given with a function: min or max.",
+        "--objective loss must say which values are better, but does not. Use loss:max or loss:min.",
         "--objective seconds must say which values are better, but does not. Use seconds:max or seconds:min.",
     ]
 

@@ -196,6 +196,10 @@ def test_file_may_list_choices(from_file):
         ("cold: true", "recycle_after: 1"),
         ("cold: true\nrecycle_after: 2", "recycle_after: 2"),
         ("cold: false", ""),
+        ("objective: loss\nmode: min", "objective: loss:min"),
+        ("objective: [loss, time:max]\nmode: min", "objective: [loss:min, time:max]"),
+        ("objective: loss:min\nmode: min", "objective: loss:min"),
+        ("mode: min", ""),
     ],
 )
 def test_retired_keys_of_a_file_become_current_ones(from_file, retired, current):

@@ -32,7 +32,7 @@ PLAN = """
 from pathlib import Path
 from searchlight.search.experiment import SearchConfig, plan
 
-for task, options in ((Own, {{}}), (train, {{"objective": ("loss",), "mode": "min", "search": {{"lr": "0..1"}}}})):
+for task, options in ((Own, {{}}), (train, {{"objective": ("loss:min",), "search": {{"lr": "0..1"}}}})):
     planned = plan(SearchConfig(task=task, name="own", scheduler="none", **options))
     print(planned.source.reference, *(path.name for path in planned.source.modules), planned.config.experiment)
     print(planned.config.task.removeprefix(str(Path.cwd())))

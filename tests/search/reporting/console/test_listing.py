@@ -67,7 +67,7 @@ def test_plan_says_what_the_confirmation_costs(plan_line, options, line):
 
 
 def test_plan_of_a_function_confirms_no_defaults(plan_line):
-    options = ("--objective", "loss", "--mode", "min", "--search", "lr=0.1..1", "--scheduler", "none")
+    options = ("--objective", "loss:min", "--search", "lr=0.1..1", "--scheduler", "none")
     told = plan_line(*options, "--confirm", "8", task=f"{TASKS}/plain.py:train_fn", about="confirmation")
     assert told == "the best trials train again under new seeds, at most 8 runs"
 
