@@ -68,7 +68,6 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys((*HOOKS, "process_groups"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("DataLoaderIterator", "DatasetsCallback", "PlacementGroupCleanerCallback"), inspect.isclass),
     "DispatchMode": lambda mode: inspect.isclass(mode) and hasattr(mode, "__torch_dispatch__"),
-    "is_fp16_product_native": lambda is_native: isinstance(is_native(), bool),
     "get_nnz": lambda count: count(SPARSE) == 3,
     "get_saved_tensor_hooks": lambda get: get(False) is None,
     "get_sdp_priority_order": lambda get: len(get()) > 1,

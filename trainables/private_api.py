@@ -32,7 +32,6 @@ NAMES = {
     "shut_down_workers": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter._shutdown_workers",
     # Operators of torch
     "DispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
-    "is_fp16_product_native": "torch:ops.mkldnn._is_mkldnn_fp16_supported",
     # Sharded modules
     "clear_sharding_cache": "torch.distributed.tensor.debug:_clear_sharding_prop_cache",
     "get_fsdp_group": "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._fsdp_param_group.fget",

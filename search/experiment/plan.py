@@ -3,7 +3,7 @@
 import inspect
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,12 @@ from searchlight.search.config.search_space import Space, resolve_space
 from searchlight.search.config.task_source import TaskSource, find_model_problems
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
-from searchlight.search.execution.cluster.local_machine import check_machine, leave_out_emulated, uses_existing_cluster
+from searchlight.search.execution.cluster.local_machine import (
+    check_machine,
+    leave_out_fp16,
+    may_train_on_gpus,
+    uses_existing_cluster,
+)
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment.task_object import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
@@ -49,7 +54,7 @@ class SearchPlan(HasObjectives):
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()  # points to try first; none for a resumed search
     warm: WarmStart = field(default_factory=WarmStart)  # the trials of earlier searches
-    left_out: Mapping[str, str] = field(default_factory=dict)  # precisions, each with the line that says why
+    notes: tuple[str, ...] = ()  # lines for the user
 
     @property
     def trials(self) -> int:
@@ -114,8 +119,9 @@ def plan(config: SearchConfig) -> SearchPlan:
     if "trials" not in config.model_fields_set:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that
-    space, left_out = leave_out_emulated(config, build_space(config, source))
-    planned = replace(build_plan(config, source, space), left_out=left_out)
+    space = build_space(config, source)
+    space, notes = (space, ()) if may_train_on_gpus(config) else leave_out_fp16(config, space)
+    planned = replace(build_plan(config, source, space), notes=notes)
     first = initial_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.size if isinstance(planned.schedule, PopulationBasedTraining) else config.trials
     if len(first) > fresh:

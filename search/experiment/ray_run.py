@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,11 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.cluster import resources
-from searchlight.search.execution.cluster.local_machine import (
-    leave_out,
-    list_optional_precisions,
-    uses_existing_cluster,
-)
+from searchlight.search.execution.cluster.local_machine import leave_out_fp16, uses_existing_cluster
 from searchlight.search.execution.cluster.node_check import ClusterCheck, check_nodes
 from searchlight.search.execution.gang import Gang
 from searchlight.search.execution.gang_registry import RegistryActor
@@ -42,7 +38,6 @@ from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.trainables.filesystem.paths import StoragePath
-from searchlight.trainables.precision import Precision
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
 Resources = dict[str, float]
@@ -66,11 +61,13 @@ def run_on_ray(
         is_new: Whether the nodes may still narrow the search space. A resumed search keeps its own.
     """
     config, start = planned.config, services.enter_context
+    worker, cluster = _inspect_cluster(config, progress)
     # Earlier trials of a warm start may be in any precision of the space.
-    optional = list_optional_precisions(config, planned.space) if is_new and not planned.warm.trials else []
-    worker, cluster = _inspect_cluster(config, Precision.FP16 in optional, progress)
-    if cluster.fp16_factors and not worker.get("GPU"):
-        planned = _leave_out_fp16(planned, cluster.fp16_factors, progress)
+    if is_new and uses_existing_cluster() and not worker.get("GPU") and not planned.warm.trials:
+        space, notes = leave_out_fp16(config, planned.space)
+        planned = replace(planned, space=space)
+        for note in notes:
+            progress.warn(note)
     opened = open_study(planned)
     study = opened.study
     # On the driver's node, which cannot be lost without the search.
@@ -114,21 +111,13 @@ def _record_audit(study: SearchStudy, audit: AuditFollower) -> None:
     audit.check(is_trained=any(get_reports(trial) for trial in study.get_trials()))
 
 
-def _leave_out_fp16(planned: SearchPlan, factors: Mapping[str, float], progress: Progress) -> SearchPlan:
-    """Return the plan without fp16, since any node may get a trial. `factors` has the nodes that emulate fp16."""
-    reason = f"the CPU of node {', '.join(sorted(factors))} emulates it"
-    space, line = leave_out(planned.space, [Precision.FP16.value], reason, max(factors.values()))
-    progress.warn(line)
-    return replace(planned, space=space, left_out={Precision.FP16.value: line})
-
-
-def _inspect_cluster(config: SearchConfig, asks_fp16: bool, progress: Progress) -> tuple[Resources, ClusterCheck]:
+def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, ClusterCheck]:
     """Return the resources of one worker, and the result of the node check of a joined cluster."""
     present, growing = resources.get_node_resources(), resources.autoscaler_limits()
     is_joined = uses_existing_cluster()
     checked = ClusterCheck()
     if is_joined:
-        checked = check_nodes(config.path, config.gpus_per_worker, growing, asks_fp16)
+        checked = check_nodes(config.path, config.gpus_per_worker, growing)
     for note in checked.notes:
         progress.warn(note)
     worker = resources.resolve_worker_resources(config, present, growing)

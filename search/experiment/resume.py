@@ -17,7 +17,7 @@ from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_space import Space, restore_space
 from searchlight.search.config.task_source import load_task_source
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.execution.cluster.local_machine import leave_out_again, leave_out_emulated
+from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
@@ -128,7 +128,6 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "first": planned.first,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
-            "left_out": dict(planned.left_out),
             "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
             "files": provenance.compute_digests(planned.source.imported),
             "tracking_uri": redact(os.environ.get(URI, "")),
@@ -199,10 +198,10 @@ def _restore_plan(
     config = build_resume_config(about, place, given)
     check_tracking(config, tracking_environment(about))
     source = load_task_source(config.task)
-    declared, _ = leave_out_emulated(config, build_space(config, source))
-    declared, lines = leave_out_again(declared, about.get("left_out", {}))  # none of earlier versions
+    declared = build_space(config, source)
+    if not may_train_on_gpus(config):
+        declared, _ = leave_out_fp16(config, declared)
     space, notes = _resolve_space(about, declared)
-    notes += [f"as at the start, {line}" for line in lines]
     planned = build_plan(config, source, space)
     before, current = Objective(about["objective"], about["mode"]), planned.objective
     if before != current:

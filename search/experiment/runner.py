@@ -113,7 +113,7 @@ class _Driver:
         planned, config, progress, stop = self.planned, self.config, self.progress, self.stop
         reserve = RESERVE if planned.confirmation else 0.0
         with progress, handle_signals(stop, config.time_budget, reserve), self.uploader.flush_on_exit(progress.warn):
-            for note in dict.fromkeys(planned.left_out.values()):
+            for note in planned.notes:
                 progress.warn(note)
             for note in self.opened.notes if self.opened else planned.warm.lines:
                 progress.say(note)

@@ -66,7 +66,6 @@ EXACTNESS = {
 }
 PRECISION = {
     "mode-unsupported": Kind("warning", "Leave the precision out: --search precision=..."),
-    "mode-emulated": Kind("warning", "Leave fp16 out on this device: use bf16 or fp32."),
     "mode-without-gain": Kind("warning", "Leave the precision out: it saves neither time nor memory here."),
     "mode-does-not-run": Kind("warning", "Look for autocast(enabled=False), float() or custom functions."),
     "mode-fails": Kind("error", "Correct the operation, or leave the precision out: --search precision=..."),

@@ -16,12 +16,10 @@ from searchlight.trainables.precision import Precision, resolve
 from searchlight.trainables.preflight.findings import Finding, make_finding
 from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
 from searchlight.trainables.preflight.observation import ObservedTrial, find_tensors
-from searchlight.trainables.private_api import DispatchMode, is_fp16_product_native
+from searchlight.trainables.private_api import DispatchMode
 
 REPEATS = 5
-PRODUCTS = 4  # of which the fastest counts
 LONGEST_S = 0.5  # after which a measurement is not repeated
-SIZE = 256  # rows and columns of the products that the speed of a device is measured with
 GAIN = 0.97  # of the time or the memory of fp32, below which a mode is a gain
 COSINE, LOSS_ERROR = 0.9, 0.05  # beyond which a mode is told to be inaccurate
 UNDERFLOW = 0.01  # share of the elements of a gradient that may vanish
@@ -99,27 +97,6 @@ class ModeReport:
     smallest_scale: float = 1.0
 
 
-def is_emulated(device: torch.device, precision: str) -> bool:
-    """Return whether `device` lacks matrix products in `precision`, so that torch emulates them.
-
-    The answer depends on the processor alone, so that a search has the same space each time.
-    """
-    return device.type == "cpu" and precision == Precision.FP16 and not is_fp16_product_native()
-
-
-def emulation_factor(device: torch.device, precision: Precision = Precision.FP16) -> float | None:
-    """Return the time of a matrix product as a multiple of fp32, or None if `device` does not emulate `precision`."""
-    if not is_emulated(device, precision):
-        return None
-    times = []
-    for dtype in (torch.float32, precision.dtype):
-        matrix = torch.ones(SIZE, SIZE, dtype=dtype)
-        torch.mm(matrix, matrix)  # the first product of a process also sets up its kernels
-        measured = [measure_seconds(partial(torch.mm, matrix, matrix)) for _ in range(PRODUCTS)]
-        times.append(min(measured))  # other processes only make it slower
-    return times[1] / times[0]
-
-
 def find_mode_problems(
     trial: ObservedTrial, modes: Sequence[str], is_over: Callable[[], bool]
 ) -> tuple[list[Finding], list[ModeReport]]:
@@ -133,16 +110,11 @@ def find_mode_problems(
             except ValueError as error:
                 findings.append(make_finding("mode-unsupported", mode, str(error)))
                 continue
-            factor = emulation_factor(device, precision)
-            if factor is not None:
-                findings.append(
-                    make_finding("mode-emulated", mode, f"a matrix product takes {factor:.0f} times as long as in fp32")
-                )
             for name, record in trial.updates.items():
                 for batch, loss in record.batches[:1] if not (reports and is_over()) else ():
                     if name not in references:
                         references[name] = _measure_reference(trial, name, loss, batch)
-                    found, measured = _compare(trial, references[name], precision, factor is not None)
+                    found, measured = _compare(trial, references[name], precision)
                     findings += found
                     known = {report.precision for report in reports}
                     reports += [report for report in measured if report.precision not in known]
@@ -190,9 +162,7 @@ def _is_random(prober: Prober, loss: Loss, batch: Any) -> bool:
     return values[0] != values[1]
 
 
-def _compare(
-    trial: ObservedTrial, given: _Reference, precision: Precision, is_emulated: bool
-) -> tuple[list[Finding], list[ModeReport]]:
+def _compare(trial: ObservedTrial, given: _Reference, precision: Precision) -> tuple[list[Finding], list[ModeReport]]:
     prober, name, loss, batch, reference = given.prober, given.name, given.loss, given.batch, given.gradient
     subject = f"{precision}, update {name!r}"
     with given.mode(), _set_precision(trial, precision):
@@ -215,18 +185,18 @@ def _compare(
     loss_error, cosine, *scales = judged
     report = ModeReport(precision, got.loss, *measured, products.share(precision.dtype), loss_error, cosine, *scales)
     fp32 = ModeReport(Precision.FP32, reference.loss, *given.plain, 1.0)
-    return [*_judge_mode(report, fp32, products, subject, is_emulated, trial)], [fp32, report]
+    return [*_judge_mode(report, fp32, products, subject, trial)], [fp32, report]
 
 
 def _judge_mode(
-    report: ModeReport, fp32: ModeReport, products: Products, subject: str, is_emulated: bool, trial: ObservedTrial
+    report: ModeReport, fp32: ModeReport, products: Products, subject: str, trial: ObservedTrial
 ) -> Iterator[Finding]:
     if report.products < 0.5:
         figure = f"{report.products:.0%} of matrix products run in {report.precision}"
         yield make_finding("mode-does-not-run", subject, figure)
     time_ratio = report.seconds / fp32.seconds
     memory_ratio = report.saved_bytes / fp32.saved_bytes if fp32.saved_bytes else 1.0
-    if time_ratio > GAIN and memory_ratio > GAIN and not is_emulated:
+    if time_ratio > GAIN and memory_ratio > GAIN:
         figure = f"{time_ratio:.2f} times the time of fp32, {memory_ratio:.2f} times the memory of activations"
         yield make_finding("mode-without-gain", subject, figure)
     if products.overflow:

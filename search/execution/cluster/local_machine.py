@@ -1,20 +1,16 @@
 """Checks before the start of Ray whether this machine can run the search."""
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.search_space import Parameter, Space
+from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError
-from searchlight.trainables.precision import AUTO, find_supported_precisions
-from searchlight.trainables.preflight.modes import emulation_factor, is_emulated
+from searchlight.trainables.precision import AUTO, Precision, find_supported_precisions
 from searchlight.trainables.task import TaskConfig
-
-TOLD_FACTOR = 2.0  # smaller factors may be noise of other processes
 
 
 def count_available_cpus() -> int:
@@ -61,83 +57,41 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
-def list_optional_precisions(config: SearchConfig, space: Space) -> list[str]:
-    """Return the precisions of `space` that are neither the task's default nor named by the user."""
-    parameter = _find_precision(space)
-    if parameter is None or "precision" in config.search or any("precision" in point for point in config.try_):
-        return []
-    assert isinstance(parameter.distribution, CategoricalDistribution)
-    default = space.get_defaults().get("precision")
-    return [str(mode) for mode in parameter.distribution.choices if mode != default]
+def leave_out_fp16(config: SearchConfig, space: Space) -> tuple[Space, tuple[str, ...]]:
+    """Return `space` for workers without a GPU, and a line for the user if it lost fp16.
 
-
-def leave_out_again(space: Space, known: Mapping[str, str]) -> tuple[Space, list[str]]:
-    """Return `space` without the precisions that an earlier driver left out, as far as others remain.
-
-    Args:
-        known: These precisions, each with the line that says why.
-
-    Returns:
-        The space, and the lines of the precisions that are left out now.
+    Few CPUs have fp16 arithmetic. The others emulate it, so that trials take many times as long as in fp32. Keep fp16
+    if the user named precisions, or if it is the task's default.
     """
-    parameter = _find_precision(space)
-    if parameter is None:
-        return space, []
+    parameter = next((p for p in space.parameters if p.name == "precision"), None)
+    is_named = "precision" in config.search or any("precision" in point for point in config.try_)
+    if parameter is None or is_named or not issubclass(space.config_class, TaskConfig):
+        return space, ()  # a function may give `precision` another meaning
     assert isinstance(parameter.distribution, CategoricalDistribution)
-    modes = [str(mode) for mode in parameter.distribution.choices if mode in known]
-    if not modes or len(modes) == len(parameter.distribution.choices):
-        return space, []
-    return leave_out(space, modes, "", 1.0)[0], [*dict.fromkeys(known[mode] for mode in modes)]
+    choices = [str(mode) for mode in parameter.distribution.choices]
+    if Precision.FP16 not in choices or space.get_defaults().get("precision") == Precision.FP16:
+        return space, ()
 
-
-def _find_precision(space: Space) -> Parameter | None:
-    """Return the parameter that chooses the precision of a trial, or None if it is fixed."""
-    if not issubclass(space.config_class, TaskConfig):  # a function may give `precision` another meaning
-        return None
-    return next((p for p in space.parameters if p.name == "precision"), None)
-
-
-def leave_out_emulated(config: SearchConfig, space: Space) -> tuple[Space, dict[str, str]]:
-    """Return `space` without precisions that this machine only emulates, and these with a line that says why.
-
-    Keep precisions that the user named, and the task's default. The nodes of a cluster that the search joins may have
-    other processors, so that their check decides.
-    """
-    device = _get_device(config)
-    optional = [] if uses_existing_cluster() else list_optional_precisions(config, space)
-    emulated = [m for m in optional if m in find_supported_precisions(device) and is_emulated(device, m)]
-    if not emulated:
-        return space, {}
-    space, line = leave_out(space, emulated, "this CPU emulates it", emulation_factor(device) or 1.0)
-    return space, dict.fromkeys(emulated, line)
-
-
-def leave_out(space: Space, modes: Sequence[str], reason: str, factor: float) -> tuple[Space, str]:
-    """Return `space` without the precisions `modes`, and a line with the `reason`.
-
-    Args:
-        factor: The time of a matrix product, as a multiple of its time in fp32.
-    """
-    parameter = _find_precision(space)
-    assert parameter is not None
-    assert isinstance(parameter.distribution, CategoricalDistribution)
-    choices = list(parameter.distribution.choices)
-    kept = [mode for mode in choices if mode not in modes]
-    slow = f", and a matrix product takes {factor:.0f} times as long as in fp32" if factor >= TOLD_FACTOR else ""
+    kept = [mode for mode in choices if mode != Precision.FP16]
     line = (
-        f"{', '.join(modes)} is left out of the search: {reason}{slow}. "
-        f"A new search with --search precision={','.join(map(str, choices))} keeps it"
+        "fp16 is left out of the search: its workers have no GPU. "
+        f"A new search with --search precision={','.join(choices)} keeps it"
     )
     if len(kept) == 1:
         parameters = tuple(p for p in space.parameters if p is not parameter)
-        return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]}), line
+        return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]}), (line,)
     narrowed = replace(parameter, distribution=CategoricalDistribution(kept))
-    return replace(space, parameters=tuple(narrowed if p is parameter else p for p in space.parameters)), line
+    return replace(space, parameters=tuple(narrowed if p is parameter else p for p in space.parameters)), (line,)
 
 
 def _get_device(config: SearchConfig) -> torch.device:
     """Return the device of a trial on this machine."""
     return torch.device("cuda" if torch.cuda.device_count() and config.gpus_per_worker != 0 else "cpu")
+
+
+def may_train_on_gpus(config: SearchConfig) -> bool:
+    """Return whether trials may get a GPU. A cluster that the search joins says so only when its nodes are checked."""
+    return uses_existing_cluster() or _get_device(config).type == "cuda"
 
 
 def uses_existing_cluster() -> bool:

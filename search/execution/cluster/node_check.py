@@ -4,7 +4,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,12 @@ class NodeInfo:
         devices: The GPUs of its operating system.
         usable: The GPUs that torch can use, or None if that was not checked.
         storage: Why it cannot write to the storage, or "".
-        fp16_factor: How many times slower than fp32 its CPU emulates fp16. None: not at all, or not asked.
     """
 
     versions: dict[str, str]
     devices: int
     usable: int | None
     storage: str
-    fp16_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,30 +41,24 @@ class ClusterCheck:
     Attributes:
         notes: Lines for the user.
         rehearsal: Whether declared GPUs do not exist, so that gangs are placed by GPUs but train on CPUs.
-        fp16_factors: Of the nodes whose CPU emulates fp16, by address: how many times slower than fp32.
     """
 
     notes: tuple[str, ...] = ()
     rehearsal: bool = False
-    fp16_factors: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_nodes(
-    storage: StoragePath,
-    gpus_per_worker: float | None,
-    growing: Mapping[str, float] | None,
-    asks_fp16: bool = False,
+    storage: StoragePath, gpus_per_worker: float | None, growing: Mapping[str, float] | None
 ) -> ClusterCheck:
     """Check that every node of the cluster can train, and write to the search's `storage`.
 
     Args:
         growing: The resources that an autoscaler can add.
-        asks_fp16: Whether to ask which CPUs emulate fp16.
 
     Raises:
         UsageError: Some nodes cannot. The message has a line for each problem.
     """
-    probed = _probe_nodes(storage, asks_fp16)
+    probed = _probe_nodes(storage)
     has_real_gpus = any(
         # Ray adds the type only of GPUs that it has detected, not of declared ones.
         any(name.startswith("accelerator_type:") for name in node["Resources"])
@@ -99,15 +91,10 @@ def check_nodes(
     rehearsal = wants_gpus and offers_gpus and not has_real_gpus
     if rehearsal:
         notes.append("the GPUs of this cluster are declared, and none is there: a rehearsal, in which CPUs train")
-    factors = {
-        str(node["NodeManagerAddress"]): answer.fp16_factor
-        for node, answer in probed
-        if isinstance(answer, NodeInfo) and answer.fp16_factor is not None and node["Resources"].get("CPU")
-    }
-    return ClusterCheck(tuple(notes), rehearsal, factors)
+    return ClusterCheck(tuple(notes), rehearsal)
 
 
-def _probe_nodes(storage: StoragePath, asks_fp16: bool) -> list[tuple[dict[str, Any], NodeInfo | str]]:
+def _probe_nodes(storage: StoragePath) -> list[tuple[dict[str, Any], NodeInfo | str]]:
     """Return each node with its properties, or with the reason why it did not answer."""
     from searchlight.search.execution.cluster.resources import schedulable_nodes  # imports Ray
 
@@ -116,14 +103,14 @@ def _probe_nodes(storage: StoragePath, asks_fp16: bool) -> list[tuple[dict[str, 
     probe.mkdir(parents=True, exist_ok=True)
     try:
         (probe / "driver").write_text("of the driver")
-        answers = _run_probes(nodes, probe, asks_fp16)
+        answers = _run_probes(nodes, probe)
     finally:
         remove_tree(probe)
     staying = {node["NodeID"] for node in schedulable_nodes()}  # spot nodes may have left meanwhile
     return [(node, answers[node["NodeID"]]) for node in nodes if node["NodeID"] in staying]
 
 
-def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath, asks_fp16: bool) -> dict[str, NodeInfo | str]:
+def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[str, NodeInfo | str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -133,7 +120,7 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath, asks_fp1
     for node in nodes:
         identity = node["NodeID"]
         task = remote_probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(identity, soft=False))
-        asked[task.remote(str(probe), identity, _count_offered_gpus(node) > 0, asks_fp16)] = identity
+        asked[task.remote(str(probe), identity, _count_offered_gpus(node) > 0)] = identity
     ready, late = ray.wait([*asked], num_returns=len(asked), timeout=PROBE_S)
     answers: dict[str, NodeInfo | str] = {}
     for answer in ready:
@@ -148,22 +135,16 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath, asks_fp1
     return answers
 
 
-def probe_node(probe: str, node: str, has_gpus: bool, asks_fp16: bool = False) -> dict[str, Any]:
+def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
     """Return the NodeInfo of the node on which this runs, as a dict."""
     devices = sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
-    usable = factor = None
+    usable = None
     if has_gpus:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides GPUs that a task did not request
         import torch
 
         usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if asks_fp16:
-        import torch
-
-        from searchlight.trainables.preflight.modes import emulation_factor
-
-        factor = emulation_factor(torch.device("cpu"))
-    return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node), factor))
+    return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node)))
 
 
 def get_package_versions() -> dict[str, str]:

@@ -33,7 +33,7 @@ def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
         print(f"# cost: {format_estimate(cost)}")
     else:
         print("# cost: unknown until --preflight measures an epoch")
-    for note in dict.fromkeys(planned.left_out.values()):
+    for note in planned.notes:
         print(f"# {note}")
     for parameter in planned.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())

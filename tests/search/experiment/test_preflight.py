@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel
 
 from searchlight.search.analysis.cost_estimate import estimate_cost
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.config.search_space import resolve_space
-from searchlight.search.config.task_source import load_task_source
-from searchlight.search.execution.cluster import local_machine
+from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.plan import build_space
 from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
@@ -27,10 +26,10 @@ from searchlight.search.experiment.resume import create_search, open_search
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.trainables.precision import find_supported_precisions
-from searchlight.trainables.preflight import modes
 from searchlight.trainables.task import TaskConfig, searchable
 
 TASKS = Path(__file__).parents[2] / "tasks"
+TOY = f"{TASKS / 'toy.py'}:Toy"
 COSTS = [{"epoch_s": 2.0, "build_s": 1.0}, {"epoch_s": None, "build_s": 1.0}, {"epoch_s": 4.0, "build_s": 0.0}]
 
 
@@ -68,72 +67,97 @@ def test_estimate_is_none_where_an_epoch_is_unknown(epochs, costs):
     assert estimate_cost(epochs, 10, 2, 1, costs) is None
 
 
+LEFT_OUT = (
+    "fp16 is left out of the search: its workers have no GPU. "
+    "A new search with --search precision=fp32,bf16,fp16 keeps it"
+)
+
+
 @pytest.fixture
-def emulating(monkeypatch):
-    monkeypatch.setattr(modes, "is_fp16_product_native", lambda: False)
-    monkeypatch.setattr(local_machine, "emulation_factor", lambda device: 50.0)
+def on_cpus(tmp_path, monkeypatch):
+    """Return a function that plans a search of a machine without GPUs."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return lambda **options: plan(make_config(TOY, storage=tmp_path, gpus_per_worker=0, **options))
+
+
+def precisions_of(space):
+    return [str(parameter) for parameter in space.parameters if parameter.name == "precision"]
+
+
+def test_fp16_is_left_out_of_a_search_without_gpus(on_cpus):
+    planned = on_cpus()
+    assert (precisions_of(planned.space), planned.notes) == (["fp32,bf16"], (LEFT_OUT,))
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ({"search": {"precision": "fp32,fp16"}}, ["fp32,fp16"]),
+        ({"try": [{"precision": "fp16"}]}, ["fp32,bf16,fp16"]),
+        ({"set": {"precision": "fp16"}}, []),
+    ],
+)
+def test_precisions_that_the_user_named_stay(on_cpus, named, kept):
     if "fp16" not in find_supported_precisions(torch.device("cpu")):
         pytest.skip("this CPU has no fp16 at all")
+    planned = on_cpus(**named)
+    assert (precisions_of(planned.space), planned.notes) == (kept, ())
 
 
-def choices_of(tmp_path, **options):
-    config = make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, gpus_per_worker=0, **options)
-    planned = plan(config)
-    return next(str(p) for p in planned.space.parameters if p.name == "precision"), planned.left_out
+class Fp16Config(TaskConfig):
+    precision: str = searchable("fp16", choices=["fp32", "fp16"])
 
 
-def test_emulated_precision_is_left_out_and_told(tmp_path, emulating):
-    found, notes = choices_of(tmp_path)
-    assert found == "fp32,bf16"
-    assert notes == {
-        "fp16": "fp16 is left out of the search: this CPU emulates it, and a matrix product takes 50 times as long "
-        "as in fp32. A new search with --search precision=fp32,bf16,fp16 keeps it",
-    }
+class TwoModes(TaskConfig):
+    precision: str = searchable("fp32", choices=["fp32", "fp16"])
+    lr: float = searchable(1e-2, low=1e-3, high=1e-1)
 
 
-@pytest.mark.parametrize("named", [{"search": {"precision": "fp32,fp16"}}, {"try": [{"precision": "fp16"}]}])
-def test_emulated_precision_that_was_named_stays(tmp_path, emulating, named):
-    found, notes = choices_of(tmp_path, **named)
-    assert "fp16" in found
-    assert notes == {}
+class PlainConfig(BaseModel):
+    precision: str = searchable("fp16", choices=["fp32", "fp16"])
 
 
-def test_precision_that_nodes_emulate_is_left_out_of_a_joined_search(emulating, monkeypatch):
+@pytest.mark.parametrize("config_class", [Fp16Config, CornerConfig, PlainConfig])
+def test_default_fixed_and_foreign_precisions_stay(config_class):
+    space = resolve_space(config_class, {}, {})
+    assert leave_out_fp16(make_config(TOY), space) == (space, ())
+
+
+def test_precision_that_alone_remains_is_fixed():
+    space, (line,) = leave_out_fp16(make_config(TOY), resolve_space(TwoModes, {}, {}))
+    assert ([p.name for p in space.parameters], space.fixed["precision"]) == (["lr"], "fp32")
+    assert "precision=fp32,fp16 keeps it" in line
+
+
+def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cpus, gpus = make_config(TOY, gpus_per_worker=0), make_config(TOY)
+    assert [may_train_on_gpus(config) for config in (cpus, gpus)] == [False, True]
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
-    config = make_config(f"{TASKS / 'toy.py'}:Toy")
-    space = build_space(config, load_task_source(config.task))
-    assert local_machine.leave_out_emulated(config, space) == (space, {}), "the driver's CPU does not count"
-    assert local_machine.list_optional_precisions(config, space) == ["bf16", "fp16"]
-    narrowed, line = local_machine.leave_out(space, ["fp16"], "the CPU of node 10.0.0.1 emulates it", 40.0)
-    assert [str(p) for p in narrowed.parameters if p.name == "precision"] == ["fp32,bf16"]
-    assert line == (
-        "fp16 is left out of the search: the CPU of node 10.0.0.1 emulates it, and a matrix product takes 40 times as "
-        "long as in fp32. A new search with --search precision=fp32,bf16,fp16 keeps it"
-    )
+    assert may_train_on_gpus(cpus), "its nodes decide"
 
 
-def test_native_precision_stays(tmp_path, emulating, monkeypatch):
-    monkeypatch.setattr(modes, "is_fp16_product_native", lambda: True)
-    assert choices_of(tmp_path) == ("fp32,bf16,fp16", {})
-
-
-def test_resume_names_why_a_precision_is_left_out(tmp_path, emulating, monkeypatch):
-    planned = plan(make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, gpus_per_worker=0))
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_resumed_search_keeps_the_space_that_it_began_with(on_cpus, monkeypatch, gpus):
+    planned = on_cpus()
     planned.config.local_path.mkdir(parents=True)
-    create_search(planned).store.close()
-    monkeypatch.setattr(modes, "is_fp16_product_native", lambda: True)
-    _, resumed = open_search(planned.config.path, {})
-    resumed.store.close()
-    (line,) = (note for note in resumed.notes if "fp16" in note)
-    assert line.startswith("as at the start, fp16 is left out of the search: this CPU emulates it")
+    created = create_search(planned)
+    # Searches of earlier versions also stored the precisions that they left out.
+    created.study.save_metadata({**created.study.metadata, "left_out": {"fp16": "this CPU emulates it"}})
+    created.store.close()
+    monkeypatch.setitem(open_search.__globals__, "may_train_on_gpus", lambda config: bool(gpus))
+    resumed, opened = open_search(planned.config.path, {})
+    opened.store.close()
+    assert precisions_of(resumed.space) == ["fp32,bf16"]
+    told = ["precision stays searched in fp32,bf16, as before, and is not searched in fp32,bf16,fp16"]
+    assert [note for note in opened.notes if "precision" in note] == told * gpus
 
 
 def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     planned, other = (
-        plan(make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, set={"epochs": epochs}, gpus_per_worker=0))
-        for epochs in ("2", "3")
+        plan(make_config(TOY, storage=tmp_path, set={"epochs": epochs}, gpus_per_worker=0)) for epochs in ("2", "3")
     )
     files = {"toy.py": "1"}
     known = identify_audit(planned, files)
@@ -144,7 +168,7 @@ def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch
 
 
 def test_audit_runs_in_its_process_and_leaves_its_costs(tmp_path, capsys):
-    config = make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, set={"epochs": "2"}, gpus_per_worker=0)
+    config = make_config(TOY, storage=tmp_path, set={"epochs": "2"}, gpus_per_worker=0)
     planned = plan(config)
     assert load_estimate(planned) is None
     audit = run_preflight(planned)
@@ -169,6 +193,6 @@ def test_audit_of_a_task_that_ends_its_process_is_an_error(tmp_path):
 
 
 def test_quick_request_has_no_corners(tmp_path):
-    planned = plan(make_config(f"{TASKS / 'toy.py'}:Toy", storage=tmp_path, gpus_per_worker=0))
+    planned = plan(make_config(TOY, storage=tmp_path, gpus_per_worker=0))
     quick = build_request(planned, is_quick=True)
     assert (quick.is_quick, quick.corners, quick.limit_s) == (True, (), 4.0)

@@ -8,7 +8,7 @@ from tests.trainables.preflight.test_faulty_tasks import audit
 from tests.trainables.preflight.user_mistakes import Classifier, SoftmaxTwice
 
 # An expert that no sample was given, and the output of a network that starts at what its adapter leaves.
-ALLOWED = {"unused-module", "mode-emulated", "mode-without-gain"}
+ALLOWED = {"unused-module", "mode-without-gain"}
 
 
 @pytest.mark.parametrize("task", [*HEALTHY, Classifier, SoftmaxTwice], ids=lambda task: task.__name__)

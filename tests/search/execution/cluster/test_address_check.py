@@ -82,18 +82,17 @@ def asked(tmp_path, monkeypatch):
     Those that are `gone` go away while they are asked.
     """
 
-    def check(nodes, gpus_per_worker=None, growing=None, gone=(), asks_fp16=False):
+    def check(nodes, gpus_per_worker=None, growing=None, gone=()):
         there = [
             {"NodeID": name, "NodeManagerAddress": name, "Resources": {"CPU": 8.0, **resources}}
             for name, (resources, _) in nodes.items()
         ]
         before_and_after = iter([there, [node for node in there if node["NodeID"] not in gone]])
         monkeypatch.setattr(resources, "schedulable_nodes", lambda: next(before_and_after))
-        monkeypatch.setattr(
-            node_check, "_run_probes", lambda asked, probe, asks_fp16: {name: said for name, (_, said) in nodes.items()}
-        )
+        answers = {name: said for name, (_, said) in nodes.items()}
+        monkeypatch.setattr(node_check, "_run_probes", lambda asked, probe: answers)
         try:
-            return check_nodes(tmp_path, gpus_per_worker, growing, asks_fp16)
+            return check_nodes(tmp_path, gpus_per_worker, growing)
         finally:
             assert not list(tmp_path.iterdir()), "what nodes were tried with is removed"
 
@@ -166,12 +165,6 @@ def test_problems_of_all_nodes_are_told_together(asked, tmp_path):
 def test_unseen_gpu_is_refused_beside_a_real_one(asked, other):
     with pytest.raises(UsageError, match="node worker must let torch use its 1 GPUs, but it sees 0"):
         asked({"other": other, "worker": NO_GPU_SEEN})
-
-
-def test_nodes_that_emulate_fp16_are_told_if_they_get_trials(asked):
-    slow = NodeInfo(get_package_versions(), 0, None, "", fp16_factor=40.0)
-    nodes = {"slow": ({}, slow), "native": HEAD, "head": ({"CPU": 0.0}, slow)}
-    assert asked(nodes, gpus_per_worker=0.0, asks_fp16=True).fp16_factors == {"slow": 40.0}
 
 
 def test_probe_tells_versions_devices_and_storage(tmp_path):

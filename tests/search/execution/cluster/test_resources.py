@@ -43,7 +43,9 @@ def device_without_fp16(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("given", [{}, {"set": {"precision": "fp16"}}, {"search": {"precision": "bf16,fp16"}}])
+@pytest.mark.parametrize(
+    "given", [{"try": [{"precision": "fp16"}]}, {"set": {"precision": "fp16"}}, {"search": {"precision": "bf16,fp16"}}]
+)
 def test_unsupported_precision_is_refused(tmp_path, device_without_fp16, given):
     with pytest.raises(UsageError) as caught:
         planned(tmp_path, **given)
