@@ -21,6 +21,7 @@ LAYERS = [
     ("search.study",),
     ("search.samplers", "search.schedulers"),
     ("search.config",),
+    ("search.space",),
     ("search.storage",),
     ("search.folder",),
     ("search.formatting", "search.errors", "search.private_api"),

@@ -19,8 +19,8 @@ from optuna.storages.journal import JournalFileBackend
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.task import TaskConfig, searchable

@@ -27,9 +27,9 @@ def main() -> None:
     from optuna.samplers import RandomSampler
 
     from benchmarks.driver.scale_task import ScaleConfig, loss_of
-    from searchlight.search.config.objectives import Objective
-    from searchlight.search.config.search_space import resolve_space
     from searchlight.search.samplers.factory import sampler_factory
+    from searchlight.search.space.objectives import Objective
+    from searchlight.search.space.search_space import resolve_space
     from searchlight.search.storage.study_store import open_store
     from searchlight.search.study.study import SearchStudy
 

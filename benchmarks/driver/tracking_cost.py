@@ -40,8 +40,8 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
 
     from searchlight.search.config import load_config
     from searchlight.search.config.libraries import configure_libraries
-    from searchlight.search.config.objectives import Objective
-    from searchlight.search.config.search_space import resolve_space
+    from searchlight.search.space.objectives import Objective
+    from searchlight.search.space.search_space import resolve_space
     from searchlight.search.study.study import create_study
     from searchlight.search.tracking.events import make_search_end
     from searchlight.search.tracking.runs import Runs

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 from benchmarks.search.problems.digit_seeds import load_values
 from benchmarks.search.problems.hartmann import ALPHA, A, P
 from searchlight.search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
-from searchlight.search.config.objectives import Objective
 from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
+from searchlight.search.space.objectives import Objective
 
 TRIALS = 20
 RUNS = (default_runs(TRIALS, 1), 15)

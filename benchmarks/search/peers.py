@@ -26,7 +26,7 @@ from optuna.trial import TrialState
 from benchmarks.search.problems.problems import OBJECTIVE, Problem
 from benchmarks.search.simulator import Job
 from benchmarks.search.strategies import Make
-from searchlight.search.config.flatten import flatten
+from searchlight.search.space.flatten import flatten
 
 PACKAGES = {"syne": ("syne_tune", "syne-tune"), "smac": ("smac", "smac"), "neps": ("neps", "neural-pipeline-search")}
 

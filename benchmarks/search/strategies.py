@@ -18,14 +18,14 @@ from ray.tune.search.optuna import OptunaSearch, optuna_search
 from benchmarks.search.problems.problems import OBJECTIVE, Problem
 from benchmarks.search.simulator import Job, Side
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_config import SchedulerName
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 

@@ -18,10 +18,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.strategies import Make, Searchlight
-from searchlight.search.config.objectives import Objective
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.schedulers.asha import ASHAScheduler
 from searchlight.search.schedulers.base import Scheduler, TrialProgress
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import SearchStudy
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.objectives import Objective, select_non_dominated
 from searchlight.search.formatting import format_value
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     OUTCOMES,
     WITH_RESULT,

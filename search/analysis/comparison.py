@@ -18,11 +18,11 @@ from searchlight.search.analysis.best_trials import (
 from searchlight.search.analysis.confirmation import Confirmation, describe_config
 from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import Parameter
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_change, format_duration, format_value, pluralize
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import get_datasets
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
+from searchlight.search.space.objectives import Objective
 
 CHOSEN_FROM = 0.75  # probability of beating the defaults
 SHOWN_FROM = 0.95  # the same; then the interval of the difference lies above 0

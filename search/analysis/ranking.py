@@ -8,10 +8,10 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.best_trials import select_pareto_trials
 from searchlight.search.config import load_config
-from searchlight.search.config.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_value
 from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.space.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
     WITH_RESULT,

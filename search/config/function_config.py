@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from searchlight.search.config.flatten import nest
 from searchlight.search.config.option import read_yaml
 from searchlight.search.config.search_config import SearchConfig
+from searchlight.search.space.flatten import nest
 
 
 class FunctionConfig(BaseModel):

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PositiveFloat
 
-from searchlight.search.config.fidelity import Unit
 from searchlight.search.config.option import (
     Amount,
     Count,
@@ -23,6 +22,7 @@ from searchlight.search.config.option import (
 )
 from searchlight.search.folder import locations
 from searchlight.search.folder.working_copy import local_path_of
+from searchlight.search.space.fidelity import Unit
 from searchlight.trainables.filesystem.paths import StoragePath
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.config.objectives import Objective, select_non_dominated
 from searchlight.search.errors import StoreError
 from searchlight.search.folder.deletion_queue import DeletionQueue
 from searchlight.search.folder.retry import retry_while_unavailable
+from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,

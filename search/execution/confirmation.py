@@ -8,9 +8,9 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.fidelity import Unit, cumulative_cost
-from searchlight.search.config.objectives import Objective, select_non_dominated
 from searchlight.search.schedulers.confirmation import Run, default_runs, next_round, num_finalists
+from searchlight.search.space.fidelity import Unit, cumulative_cost
+from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_value,

@@ -8,12 +8,12 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from searchlight.search.config.fidelity import Unit, epoch_cost
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.folder.retry import retry_while_unavailable
+from searchlight.search.space.fidelity import Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming

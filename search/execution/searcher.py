@@ -11,9 +11,6 @@ from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
-from searchlight.search.config.fidelity import cumulative_cost, report_field
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.search_space import Space
 from searchlight.search.errors import StoreError, format_validation_errors
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.confirmation import ConfirmationPlan
@@ -21,6 +18,9 @@ from searchlight.search.execution.report_handler import ReportHandler, SearchLim
 from searchlight.search.samplers.perturbation import perturb
 from searchlight.search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from searchlight.search.schedulers.pbt import format_replacement_reason
+from searchlight.search.space.fidelity import cumulative_cost, report_field
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.search_space import Space
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
     TrialCache,

@@ -12,11 +12,7 @@ from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
 from searchlight.search.config import SearchConfig, function_config
-from searchlight.search.config.fidelity import UNLIMITED
-from searchlight.search.config.initial_points import initial_points
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.config.objectives import HasObjectives, Objective, parse_objectives
-from searchlight.search.config.search_space import Space, resolve_space
 from searchlight.search.config.task_source import TaskSource, find_model_problems
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
@@ -34,6 +30,10 @@ from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.space.fidelity import UNLIMITED
+from searchlight.search.space.initial_points import initial_points
+from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
+from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import is_confirming
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri

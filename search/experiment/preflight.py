@@ -14,11 +14,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import ValidationError
 
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
-from searchlight.search.config.search_space import Parameter, Space
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.experiment.code_copy import CODE
 from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.tracking.provenance import get_searchlight_version
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.precision import Precision

@@ -13,8 +13,6 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.config.loading import to_yaml
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import Space, restore_space
 from searchlight.search.config.task_source import load_task_source
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
@@ -24,6 +22,8 @@ from searchlight.search.experiment.code_copy import record_code
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
 from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import Space, restore_space
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store

@@ -12,11 +12,11 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.folder.working_copy import list_searches
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, intermediate_values
 from searchlight.search.tracking.errors import error_message

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
-from searchlight.search.config.fidelity import COSTS, cumulative_cost, report_field
-from searchlight.search.config.flatten import flatten
+from searchlight.search.space.fidelity import COSTS, cumulative_cost, report_field
+from searchlight.search.space.flatten import flatten
 from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath

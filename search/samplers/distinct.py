@@ -10,7 +10,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.search_space import Parameter, Space, list_values
+from searchlight.search.space.search_space import Parameter, Space, list_values
 
 FIXED = "fixed_params"  # the system attribute of a trial that holds its enqueued values
 CLOSE = 1e-10  # relative difference of floats that may be equal except for rounding

@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from searchlight.search.config.search_space import Parameter, Space
+from searchlight.search.space.search_space import Parameter, Space
 
 RESAMPLED = 0.25  # probability of resampling a value
 FACTOR = 0.2  # a number is multiplied by 0.8 or 1.2

@@ -7,9 +7,9 @@ rung.
 import itertools
 from collections.abc import Sequence
 
-from searchlight.search.config.fidelity import Unit
-from searchlight.search.config.objectives import Mode, to_loss
 from searchlight.search.schedulers.base import RungScheduler, Segment, TrialProgress
+from searchlight.search.space.fidelity import Unit
+from searchlight.search.space.objectives import Mode, to_loss
 
 
 class ASHAScheduler(RungScheduler):

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from searchlight.search.config.objectives import to_loss
 from searchlight.search.schedulers.base import Prune, RungScheduler, Segment, TrialProgress
+from searchlight.search.space.objectives import to_loss
 
 
 class ASHAStoppingScheduler(RungScheduler):

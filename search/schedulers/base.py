@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol, Self
 
-from searchlight.search.config.fidelity import Unit, format_amount, unit_label
-from searchlight.search.config.objectives import Mode
+from searchlight.search.space.fidelity import Unit, format_amount, unit_label
+from searchlight.search.space.objectives import Mode
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Karnin et al. 2013), so that most seeds go to the best finalists.
 
 from collections.abc import Collection, Mapping, Sequence
 
-from searchlight.search.config.objectives import Mode, to_loss
+from searchlight.search.space.objectives import Mode, to_loss
 
 MOST_FINALISTS = 4
 FEWEST_RUNS = 6  # two seeds for two finalists and the defaults

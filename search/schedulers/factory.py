@@ -1,7 +1,6 @@
 """Creation of the scheduler that a search is configured with."""
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.objectives import Mode
 from searchlight.search.errors import UsageError
 from searchlight.search.schedulers.asha import ASHAScheduler
 from searchlight.search.schedulers.asha_stopping import ASHAStoppingScheduler
@@ -9,6 +8,7 @@ from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.space.objectives import Mode
 
 LADDERS: dict[str, type[ASHAScheduler | HyperBandScheduler | ASHAStoppingScheduler]] = {
     "asha": ASHAScheduler,

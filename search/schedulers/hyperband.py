@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from searchlight.search.config.fidelity import Unit, format_amount, unit_label
-from searchlight.search.config.objectives import Mode
 from searchlight.search.schedulers.asha import ASHAScheduler
 from searchlight.search.schedulers.base import Segment, TrialProgress
+from searchlight.search.space.fidelity import Unit, format_amount, unit_label
+from searchlight.search.space.objectives import Mode
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 

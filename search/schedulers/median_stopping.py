@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from searchlight.search.config.objectives import Mode, to_loss
 from searchlight.search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
+from searchlight.search.space.objectives import Mode, to_loss
 
 FEWEST = 3  # other trials that a median needs
 

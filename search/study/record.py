@@ -6,8 +6,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.objectives import HasObjectives, Objective
 from searchlight.search.errors import UsageError
+from searchlight.search.space.objectives import HasObjectives, Objective
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
 from searchlight.search.study.trial import is_confirming

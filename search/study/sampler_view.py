@@ -10,7 +10,7 @@ from typing import Protocol
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.trial import TrialCache, get_outcome, intermediate_values, is_confirming, objective_values
 
 

@@ -9,9 +9,9 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import Space
 from searchlight.search.samplers.distinct import DistinctSampler
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import Space
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.record import DRIVERS, SearchRecord, build_record

@@ -5,8 +5,8 @@ from typing import Any, Generic, TypeVar
 
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.config.fidelity import UNLIMITED
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.fidelity import UNLIMITED
+from searchlight.search.space.objectives import Objective
 
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result

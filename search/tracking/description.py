@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.config.flatten import flatten
 from searchlight.search.formatting import format_command, format_value, resume_command
+from searchlight.search.space.flatten import flatten
 from searchlight.trainables.filesystem.paths import StoragePath
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.best_trials import BestReport, BestReports
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.datasets import get_datasets
 from searchlight.search.study.trial import get_end_time, get_outcome, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import write_atomic

@@ -17,9 +17,9 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.objectives import Objective
 from searchlight.search.config.search_config import OPTIONS
-from searchlight.search.config.search_space import Parameter
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import Told
 from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance

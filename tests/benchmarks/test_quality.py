@@ -13,7 +13,7 @@ from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.search.strategies import SIDES
 from benchmarks.search.variants import VARIANTS
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
 PROBLEMS = {problem.name: problem for problem in all_problems()}

@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 from optuna.samplers import RandomSampler
 
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.execution.searcher_harness import searcher_over

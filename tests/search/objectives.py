@@ -1,6 +1,6 @@
 """Names the objectives of the tests' searches."""
 
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 
 VAL_LOSS = Objective("val/loss", "min")
 VAL_SCORE = Objective("val/score", "max")

@@ -7,10 +7,10 @@ from optuna.distributions import distribution_to_json
 from optuna.samplers import RandomSampler
 
 from searchlight.search.config import load_config
-from searchlight.search.config.flatten import flatten
 from searchlight.search.config.loading import to_yaml
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.report import main
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_end_time
 from searchlight.trainables.task import TaskConfig, searchable

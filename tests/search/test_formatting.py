@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import (
     format_change,
     format_command,
@@ -18,6 +17,7 @@ from searchlight.search.formatting import (
     resume_command,
 )
 from searchlight.search.reporting.html.axes import robust_range
+from searchlight.search.space.objectives import Objective
 from tests.conftest import ROOT
 
 

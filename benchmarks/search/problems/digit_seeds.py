@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # a clone need not be installed
 
 from benchmarks.search.problems.digits import DigitsConfig, train
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.context import Context
 
 CONFIGS = 60

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # a clone need not be installed
 
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.context import Context
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.task import Task, TaskConfig, searchable

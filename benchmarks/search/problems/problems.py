@@ -15,7 +15,7 @@ import numpy as np
 import optuna
 
 from benchmarks.search.problems import curves, digits, hartmann
-from searchlight.search.config.search_space import Space, resolve_space
+from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.trainables.task import TaskConfig
 
 Values = Mapping[str, Any]

@@ -25,8 +25,8 @@ from benchmarks.search.problems.language import SmallLm, SmallLmConfig
 from benchmarks.search.problems.problems import EPOCH_S, Curve, Problem, Values, all_problems
 from benchmarks.search.problems.small_tasks import Small, SmallConfig
 from benchmarks.search.problems.table import fill_table, load_table
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.search_space import Parameter, Space, resolve_space
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.search_space import Parameter, Space, resolve_space
 from searchlight.trainables.liquid import LiquidTask
 from searchlight.trainables.liquid.config import LiquidConfig
 from searchlight.trainables.precision import Diverged

@@ -7,8 +7,8 @@ import torch
 from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError
+from searchlight.search.space.search_space import Space
 from searchlight.trainables.precision import AUTO, Precision, find_supported_precisions
 from searchlight.trainables.task import TaskConfig
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from searchlight.search.config.fidelity import format_amount, unit_label
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_bytes, format_value
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
+from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
     """Print the search's YAML, with its resolved space and known `cost` as comments."""
-    from searchlight.search.config.flatten import flatten
     from searchlight.search.config.loading import to_yaml
     from searchlight.search.reporting.console.preflight import format_estimate
+    from searchlight.search.space.flatten import flatten
 
     print(to_yaml(planned.config), end="")
     print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")

@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from searchlight.search.analysis.best_trials import BestReports
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.trial import OUTCOMES
 
 STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}

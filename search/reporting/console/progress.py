@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.text import Text
 
 from searchlight.search.analysis.confirmation import describe_config
-from searchlight.search.config.fidelity import UNLIMITED
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.search_space import Space
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import format_value
 from searchlight.search.reporting.console.live_table import STYLES, LiveRow, LiveTable
+from searchlight.search.space.fidelity import UNLIMITED
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.search_space import Space
 from searchlight.search.study.trial import get_outcome, intermediate_values, is_confirming
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from searchlight.search.analysis.confirmed_best import (
 )
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.flatten import flatten
 from searchlight.search.config.option import translate_retired_keys
 from searchlight.search.formatting import (
     format_command,
@@ -42,6 +41,7 @@ from searchlight.search.formatting import (
 )
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
+from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_epoch, get_best_value, get_outcome
 from searchlight.search.tracking.runs import AMONG_TRAININGS

@@ -9,9 +9,9 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_value
 from searchlight.search.reporting.html import theme
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 
 ROOM = 0.04  # margin on each side, as a share of the searched range

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-from searchlight.search.config.flatten import flatten
 from searchlight.search.config.task_source import load_task_source
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.formatting import log_model_command, replay_command, resume_command
+from searchlight.search.space.flatten import flatten
 from searchlight.search.study.metadata import build_resume_config
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value

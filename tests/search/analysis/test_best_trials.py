@@ -12,7 +12,7 @@ from searchlight.search.analysis.best_trials import (
     find_incumbent,
     select_comparable_trials,
 )
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from tests.conftest import ROOT
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
 from tests.search.reporting.html.page_studies import many, trial

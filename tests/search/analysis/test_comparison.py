@@ -17,10 +17,10 @@ from searchlight.search.analysis.comparison import (
     search_curve,
     summarize_difference,
 )
-from searchlight.search.config.objectives import Objective
 from searchlight.search.errors import UsageError
 from searchlight.search.report import main
 from searchlight.search.reporting.html.comparison import write_comparison
+from searchlight.search.space.objectives import Objective
 from tests.search.objectives import VAL_LOSS
 from tests.search.reporting.html.page_studies import search, trial
 from tests.search.stored_studies import Search

@@ -12,11 +12,11 @@ from rich.console import Console
 from searchlight.search.analysis.comparison import build_comparison_rows, search_curve
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.config.objectives import Objective
 from searchlight.search.report import main
 from searchlight.search.reporting.console.summary import print_summary
 from searchlight.search.reporting.html.report import render_report
 from searchlight.search.reporting.parquet import write_parquet
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import load_search
 from searchlight.search.tracking.description import render_description
 from tests.search.stored_studies import Search

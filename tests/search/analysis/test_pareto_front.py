@@ -7,7 +7,7 @@ from optuna.trial import TrialState, create_trial
 
 from searchlight.search.analysis.best_trials import find_pareto_front, select_pareto_trials
 from searchlight.search.analysis.ranking import trial_rows
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.trial import objective_values
 
 LOSS, SPEED = Objective("loss", "min"), Objective("speed", "max")

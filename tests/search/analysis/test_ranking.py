@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchlight.search.analysis.ranking import rank_trials, trial_rows
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from tests.search.objectives import VAL_SCORE
 from tests.search.reporting.html.page_studies import search, trial
 

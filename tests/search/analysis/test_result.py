@@ -1,7 +1,7 @@
 import math
 
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from tests.search.objectives import VAL_SCORE
 

@@ -6,7 +6,7 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from searchlight.search.analysis.timeline import Span, build_timeline, running_time
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from tests.search.conftest import Config
 from tests.search.objectives import VAL_LOSS

@@ -6,10 +6,10 @@ from pathlib import Path
 from optuna.samplers import RandomSampler
 from pydantic import model_validator
 
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
 from searchlight.trainables.task import TaskConfig, searchable

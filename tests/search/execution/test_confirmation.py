@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.schedulers.asha import ASHAScheduler
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, is_confirming
 from searchlight.trainables.worker.messages import EpochReport

@@ -8,13 +8,13 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from searchlight.search.analysis.best_trials import find_pareto_front
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import StoreError
 from searchlight.search.execution import checkpoint_manager
 from searchlight.search.execution.checkpoint_manager import CheckpointManager, measure_largest
 from searchlight.search.folder import retry
 from searchlight.search.folder.deletion_queue import DeletionQueue
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables import checkpoint

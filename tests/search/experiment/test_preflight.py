@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from searchlight.search.analysis.cost_estimate import estimate_cost
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.preflight import (
@@ -25,6 +24,7 @@ from searchlight.search.experiment.preflight import (
 from searchlight.search.experiment.resume import create_search, open_search
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.precision import find_supported_precisions
 from searchlight.trainables.task import TaskConfig, searchable
 

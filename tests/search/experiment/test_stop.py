@@ -7,8 +7,6 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from searchlight.search.config import load_config
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.execution.stoppers import HOUR, Stoppers
 from searchlight.search.experiment import plan
@@ -20,6 +18,8 @@ from searchlight.search.experiment.stop import (
     restore_stoppers,
     start_budget_timer,
 )
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS

@@ -8,8 +8,6 @@ from optuna.trial import TrialState
 from pydantic import Field
 
 from searchlight.search.config import load_config
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.resume import create_search, open_search
@@ -21,6 +19,8 @@ from searchlight.search.experiment.warm_start import (
     select_fitting,
 )
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
 from searchlight.trainables.task import TaskConfig, searchable

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.samplers.distinct import _is_tried
 from searchlight.search.samplers.factory import create_sampler
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS

@@ -6,9 +6,9 @@ import pytest
 from optuna.trial import TrialState
 
 from searchlight.search.analysis.best_trials import select_pareto_trials
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_best_value, get_outcome, objective_values

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.samplers import perturbation
 from searchlight.search.samplers.perturbation import perturb
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
 

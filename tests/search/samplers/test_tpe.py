@@ -9,10 +9,10 @@ from optuna.samplers import TPESampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import create_trial
 
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.private_api import ParzenEstimator
 from searchlight.search.samplers.tpe import FastTPESampler, TrialTable, compute_log_density
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.study.played_studies import play_trials

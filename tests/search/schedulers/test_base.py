@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.config.fidelity import cumulative_cost
 from searchlight.search.schedulers.base import TrialProgress
+from searchlight.search.space.fidelity import cumulative_cost
 from tests.search.schedulers.simulator import standing
 
 prices = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=30)

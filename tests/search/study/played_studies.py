@@ -1,6 +1,6 @@
 """Play studies without training: ask for trials, and tell what came of them."""
 
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

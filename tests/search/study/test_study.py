@@ -7,9 +7,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.errors import UsageError
 from searchlight.search.samplers.factory import create_sampler
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import TrialCache, get_best_epoch, get_best_value, get_outcome, get_reports

@@ -1,6 +1,6 @@
 from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.description import render_description
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from searchlight.search.config import load_config
 from searchlight.search.config.libraries import configure_libraries
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.liquid import data
 from searchlight.trainables.liquid.config import RULES, LiquidConfig
 from tests.trainables.task.config_problems import assert_one_line

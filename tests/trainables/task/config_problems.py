@@ -2,8 +2,8 @@
 
 import pytest
 
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import UsageError
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig
 
 

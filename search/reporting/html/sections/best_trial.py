@@ -12,9 +12,9 @@ from searchlight.search.analysis.best_trials import (
     get_flat_config,
     select_comparable_trials,
 )
-from searchlight.search.config.search_space import Parameter
 from searchlight.search.formatting import format_change, format_trials, format_value, pluralize
 from searchlight.search.reporting.html.template import Section
+from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
     WITH_RESULT,

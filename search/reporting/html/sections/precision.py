@@ -10,11 +10,11 @@ from plotly.graph_objects import Box, Figure
 
 from searchlight.search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
 from searchlight.search.analysis.ranking import GPU_MEMORY, has_gpu
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.axes import robust_range
 from searchlight.search.reporting.html.template import Section
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 

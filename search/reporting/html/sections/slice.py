@@ -7,10 +7,10 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from plotly.graph_objects import Figure, Scatter
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_value, join_words
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.axes import Axis, robust_range
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value, get_outcome, intermediate_values
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
 
@@ -109,8 +109,8 @@ import sys, time
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
-from searchlight.search.config.objectives import Objective
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
 class Config(TaskConfig):

@@ -11,10 +11,10 @@ from searchlight.search.analysis.best_trials import count_outcomes, find_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting.console.summary import print_summary, print_trials
 from searchlight.search.run import main
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
 from searchlight.trainables.arc.task import ArcConfig

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from searchlight.search.config.objectives import Objective
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 
 START = datetime(2026, 5, 4, 12, 0, 0)

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting.html.report import (
     LISTED,
@@ -18,6 +17,7 @@ from searchlight.search.reporting.html.report import (
 )
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.reporting.html.theme import build_figure, escape_text
+from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from tests.search.reporting.html.page_studies import many, search, trial
 

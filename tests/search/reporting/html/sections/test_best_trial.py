@@ -1,5 +1,5 @@
-from searchlight.search.config.objectives import Objective
 from searchlight.search.reporting.html.sections.best_trial import build, format_gain
+from searchlight.search.space.objectives import Objective
 from tests.search.reporting.html.page_studies import search, trial
 
 DEFAULTS = {"lr": 0.01}

@@ -1,7 +1,7 @@
 import math
 
-from searchlight.search.config.objectives import Objective
 from searchlight.search.reporting.html.sections.pareto_front import build
+from searchlight.search.space.objectives import Objective
 from tests.search.reporting.html.page_studies import search, trial
 
 TWO = (Objective("val/score", "max"), Objective("size", "min"))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field
 
-from searchlight.search.config.flatten import flatten
-from searchlight.search.config.search_space import resolve_space
 from searchlight.search.errors import UsageError
+from searchlight.search.space.flatten import flatten
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
 

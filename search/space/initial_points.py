@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from searchlight.search.config.search_space import Space
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
+from searchlight.search.space.search_space import Space
 
 
 def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@ import pytest
 
 from searchlight.search.config import load_config
 from searchlight.search.config.loading import to_yaml
-from searchlight.search.config.objectives import Objective
 from searchlight.search.experiment import plan
+from searchlight.search.space.objectives import Objective
 from tests.search.refusals import problems_of
 
 SPEED = "time/samples_per_s:max"

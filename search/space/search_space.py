@@ -10,8 +10,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from searchlight.search.config.flatten import get_nested, nest
-from searchlight.search.config.space_parsing import (
+from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
+from searchlight.search.space.flatten import get_nested, nest
+from searchlight.search.space.space_parsing import (
     build_distribution,
     build_type_adapter,
     get_conditions,
@@ -19,7 +20,6 @@ from searchlight.search.config.space_parsing import (
     parse_distribution,
     validate,
 )
-from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 
 MANY = 10_000  # combinations above which a space counts as infinite
 

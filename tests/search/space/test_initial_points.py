@@ -1,8 +1,8 @@
 import pytest
 from pydantic import model_validator
 
-from searchlight.search.config.initial_points import initial_points
-from searchlight.search.config.search_space import resolve_space
+from searchlight.search.space.initial_points import initial_points
+from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
 
