@@ -61,21 +61,14 @@ SPARSE = torch.eye(3).to_sparse()
 HOOKS = (*of_trainables.MODULE_HOOKS, *of_trainables.OPTIMIZER_HOOKS)
 # What a call, or the attribute itself, gives.
 VALUES: dict[str, Any] = {
-    **dict.fromkeys(("checkpoint_debug_enabled", "checkpoint_early_stop"), lambda value: value is None),
-    **dict.fromkeys(("count_dispatch_modes", "count_function_modes"), lambda count: count() == 0),
-    **dict.fromkeys(("is_forward_grad_enabled", "is_multithreading_enabled"), lambda is_enabled: is_enabled() is True),
-    **dict.fromkeys(("is_jit_fuser_enabled", "is_nnpack_enabled"), lambda is_on: isinstance(is_on(), bool)),
     **dict.fromkeys((*HOOKS, "process_groups"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("DataLoaderIterator", "DatasetsCallback", "PlacementGroupCleanerCallback"), inspect.isclass),
     "DispatchMode": lambda mode: inspect.isclass(mode) and hasattr(mode, "__torch_dispatch__"),
     "get_nnz": lambda count: count(SPARSE) == 3,
     "get_saved_tensor_hooks": lambda get: get(False) is None,
-    "get_sdp_priority_order": lambda get: len(get()) > 1,
     "get_tensor_version": lambda version: version(torch.ones(1).add_(1)) == 1,
-    "is_full_backward_hook": lambda value: value in (None, True, False),
     "ray_node": lambda node: node is None or hasattr(node, "dead_processes"),
     "print_options": lambda options: "precision" in vars(options),
-    "validate_distribution_args": lambda value: isinstance(value, bool),
     "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),
     "InternalKVGetRequest": lambda request: request(namespace=b"a", key=b"b").key == b"b",
 }

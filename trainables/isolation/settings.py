@@ -163,21 +163,11 @@ RESTORED_NAMES = (
 
 # A trial that changes one of these ends its process, since hardly any task does so.
 COMPARED_NAMES = (
-    "decimal.getcontext().prec", "decimal.getcontext().rounding", "decimal.getcontext().traps.copy()",
-    "gc.get_debug()", "numpy.geterrcall()", "socket.getdefaulttimeout()", "sys.displayhook",
-    "sys.get_int_max_str_digits()", "sys.getprofile()", "sys.getswitchinterval()", "sys.gettrace()",
-    "threading.getprofile()", "threading.gettrace()", "torch.Tensor().type()",
-    *(f"torch.__future__.get_{kind}_module_params_on_conversion()" for kind in ("overwrite", "swap")),
+    "socket.getdefaulttimeout()", "sys.getprofile()", "sys.gettrace()", "torch.Tensor().type()",
     "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()", "torch.backends.flags_frozen()",
     "torch.backends.mha.get_fastpath_enabled()", "torch.backends.mkldnn.fp32_precision",
-    "torch.backends.opt_einsum.enabled", "torch.backends.opt_einsum.strategy", "torch.get_num_interop_threads()",
-    "torch.is_anomaly_check_nan_enabled()", "torch.is_inference_mode_enabled()", "torch.is_warn_always_enabled()",
-    "torch.sparse.check_sparse_tensor_invariants.is_enabled()", "torch.utils.deterministic.fill_uninitialized_memory",
-    *(f"{PRIVATE}{name}" for name in (
-        "checkpoint_debug_enabled", "checkpoint_early_stop", "count_dispatch_modes()", "count_function_modes()",
-        "get_sdp_priority_order()", "is_forward_grad_enabled()", "is_full_backward_hook", "is_jit_fuser_enabled()",
-        "is_multithreading_enabled()", "is_nnpack_enabled()", "validate_distribution_args",
-    )),
+    "torch.backends.opt_einsum.enabled", "torch.get_num_interop_threads()", "torch.is_inference_mode_enabled()",
+    "torch.utils.deterministic.fill_uninitialized_memory",
 )  # fmt: skip
 
 SETTINGS = {
@@ -214,7 +204,7 @@ SETTINGS = {
     "the thresholds of the garbage collector": Setting(gc.get_threshold, lambda counts: gc.set_threshold(*counts)),
     "numpy's treatment of errors": Setting(np.geterr, lambda state: np.seterr(**state)),
     "numpy's print options": Setting(np.get_printoptions, lambda options: np.set_printoptions(**options)),
-    **{name.removeprefix(PRIVATE): Setting(partial(read_name, name)) for name in COMPARED_NAMES},
+    **{name: Setting(partial(read_name, name)) for name in COMPARED_NAMES},
     "the flushing of denormals": Setting(lambda: (torch.tensor(1e-39, dtype=torch.float32, device="cpu") * 1.0).item()),
     "what torch.load may make": Setting(
         # Modules of torch add theirs when they are imported.

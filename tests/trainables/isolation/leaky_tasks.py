@@ -1,6 +1,5 @@
 """List what a trial may change in its process, and how the next trial would notice it."""
 
-import decimal
 import gc
 import io
 import locale
@@ -27,12 +26,8 @@ import torch
 import torch.multiprocessing as sharing
 import torch.optim.optimizer as optimizers
 from torch import nn
-from torch.autograd import forward_ad
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules import module as modules
 from torch.overrides import BaseTorchFunctionMode
-from torch.utils import checkpoint as checkpointing
-from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 from searchlight.trainables.isolation.process import SETTINGS
 
@@ -138,25 +133,10 @@ LEAKS: dict[str, Leak] = {
 }
 
 LIMIT = resource.getrlimit(resource.RLIMIT_AS)
-CONTEXT = decimal.getcontext()
-INVARIANTS = torch.sparse.check_sparse_tensor_invariants
 
 # What a trial does to a setting that is not restored, by the name of the setting.
 CHANGES: dict[str, Change] = {
-    "checkpoint_debug_enabled": entered(lambda: checkpointing.set_checkpoint_debug_enabled(True)),
-    "checkpoint_early_stop": entered(lambda: checkpointing.set_checkpoint_early_stop(False)),
-    "count_dispatch_modes()": entered(BaseTorchDispatchMode),
-    "count_function_modes()": entered(BaseTorchFunctionMode),
     "torch.get_default_device()": entered(enter_device),
-    "get_sdp_priority_order()": entered(lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], True)),
-    "is_forward_grad_enabled()": entered(lambda: forward_ad._set_fwd_grad_enabled(False)),
-    "is_full_backward_hook": (
-        lambda: KEPT.push(modules.register_module_full_backward_hook(hook)),
-        lambda: setattr(modules, "_global_is_full_backward_hook", None),
-    ),
-    "is_jit_fuser_enabled()": entered(lambda: torch.jit.fuser("fuser0")),
-    "is_multithreading_enabled()": entered(lambda: torch.autograd.set_multithreading_enabled(False)),
-    "is_nnpack_enabled()": switched(torch.backends.nnpack.set_flags, False, True),
     "the hooks of saved tensors": entered(lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
     "torch.is_inference_mode_enabled()": entered(torch.inference_mode),
     "torch.backends.flags_frozen()": (
@@ -164,11 +144,6 @@ CHANGES: dict[str, Change] = {
         lambda: setattr(vars(torch.backends)["m"], "__allow_nonbracketed_mutation_flag", True),
     ),
     "torch.backends.mha.get_fastpath_enabled()": switched(torch.backends.mha.set_fastpath_enabled, False, True),
-    "torch.__future__.get_swap_module_params_on_conversion()": switched(
-        torch.__future__.set_swap_module_params_on_conversion, True, False
-    ),
-    "torch.sparse.check_sparse_tensor_invariants.is_enabled()": (INVARIANTS.enable, INVARIANTS.disable),
-    "validate_distribution_args": switched(torch.distributions.Distribution.set_default_validate_args, False, True),
     "what torch.load may make": (
         lambda: torch.serialization.add_safe_globals([threading.Thread]),
         lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(threading.Thread),
@@ -178,7 +153,5 @@ CHANGES: dict[str, Change] = {
     "the umask": switched(os.umask, 0o077, SETTINGS["the umask"].read()),
     "the locale": switched(partial(locale.setlocale, locale.LC_ALL), "C", locale.setlocale(locale.LC_ALL)),
     "sys.getprofile()": switched(sys.setprofile, hook, None),
-    "decimal.getcontext().prec": switched(partial(setattr, CONTEXT, "prec"), 3, 28),
-    "decimal.getcontext().traps.copy()": switched(CONTEXT.traps.update, {decimal.Inexact: 1}, {decimal.Inexact: 0}),
     "socket.getdefaulttimeout()": switched(socket.setdefaulttimeout, 1.0, None),
 }
