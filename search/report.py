@@ -23,7 +23,6 @@ from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console
 from searchlight.search.reporting.html import write_report
-from searchlight.search.reporting.html.comparison import write_comparison
 from searchlight.search.reporting.parquet import write_parquet
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -85,7 +84,7 @@ def _log_to_mlflow(folder: StoragePath, replay: bool, log_model: bool, register:
 
 
 def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
-    """Print the search in `folder` next to `others`, and write their page into `folder`."""
+    """Print the search in `folder` next to `others`."""
     found, problems = list[SearchRecord](), list[str]()
     for where, path in [("", folder), *(("--compare ", other) for other in others)]:
         try:
@@ -102,12 +101,6 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
         for line in (comparison.summarize_difference(first, other), *comparison.config_differences(first, other)):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(comparison.ONE_EACH, highlight=False, soft_wrap=True)
-    path = folder / f"compare-{'-'.join(each.name for each in [folder, *others])}.html"
-    try:
-        write_comparison(sides, path)
-    except OSError as error:
-        exit_with(f"{path} could not be written: {error}", 1)
-    console.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:

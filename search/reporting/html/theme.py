@@ -36,8 +36,6 @@ BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = COLORWAY
 ACCENT = BLUE  # of the subject of a figure, e.g. the best trial
 OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
 SYMBOLS = {"diverged": "x", "failed": "diamond", "interrupted": "circle-open"}
-# By the names of searchlight.trainables.precision.Precision, which would import torch.
-PRECISION_COLORS = {"fp32": VIOLET, "bf16": GREEN, "fp16": MAGENTA}
 HEIGHT = 340  # pixels
 HALF = "half"  # marks figures that are shown side by side on a wide screen
 

@@ -19,7 +19,6 @@ from searchlight.search.analysis.comparison import (
 )
 from searchlight.search.errors import UsageError
 from searchlight.search.report import main
-from searchlight.search.reporting.html.comparison import write_comparison
 from searchlight.search.space.objectives import Objective
 from tests.search.objectives import VAL_LOSS
 from tests.search.reporting.html.page_studies import search, trial
@@ -153,18 +152,6 @@ def test_curve_only_rises_and_ends_at_the_best(scores):
     assert side.find_improvement(side.best.value) == side.steps[-1]
 
 
-def test_page_has_the_summary_and_two_figures(tmp_path):
-    path = tmp_path / "compare-a-b.html"
-    write_comparison(sides(quick("a<b>"), slow("b")), path)
-    page = path.read_text(encoding="utf-8")
-    assert page.endswith("</html>\n")
-    assert "a&lt;b&gt; found more, val/score 0.8" in page
-    assert page.count('class="figure half"') == 2
-    assert list(tmp_path.iterdir()) == [path]
-    write_comparison(sides(quick(), NOTHING), path)
-    write_comparison(sides(search([], name="a"), search([], name="b")), path)
-
-
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     """Calls the command where searches of one trial lie."""
@@ -179,13 +166,12 @@ def report(tmp_path, monkeypatch):
     return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
-def test_command_prints_and_writes_the_comparison(report, tmp_path):
+def test_command_prints_the_comparison(report, tmp_path):
     done = report("one", "--compare", "two", "--compare", "./three")
     assert done.exit_code == 0, done.output
     assert re.search(r"best val/score +0\.25 +0\.75 +0\.5\n", done.stdout)
     assert "two found more, val/score 0.75, where one found 0.25." in done.stdout
     assert "One search each: a small difference may be chance" in done.stdout
-    assert (tmp_path / "runs" / "one" / "compare-one-two-three.html").is_file()
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
 
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from optuna.trial import FrozenTrial
-from plotly.graph_objects import Box, Figure
 
 from searchlight.search.analysis.best_trials import get_best_value_until, get_flat_config, select_comparable_trials
 from searchlight.search.analysis.ranking import GPU_MEMORY, has_gpu
 from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
-from searchlight.search.reporting.html import theme
-from searchlight.search.reporting.html.axes import robust_range
 from searchlight.search.reporting.html.template import Section
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
@@ -28,21 +25,12 @@ Modes = Mapping[str, Sequence[FrozenTrial]]
 
 @dataclass(frozen=True)
 class Measure:
-    """A measurement of each trial, and the format of its summary per precision.
-
-    Attributes:
-        objective: Set if the measurement is a value of it.
-        ticks: The number format of the axis, in d3 syntax.
-        is_drawn: Whether the section has a figure of it.
-    """
+    """A measurement of each trial, and the format of its summary per precision."""
 
     title: str
     of: Callable[[FrozenTrial], float | None]
     typical: Callable[[list[float]], float] = median
     show: Callable[[float], str] = format_value
-    objective: Objective | None = None
-    ticks: str = ""
-    is_drawn: bool = True
 
     def collect_values(self, trials: Sequence[FrozenTrial]) -> list[float]:
         return [value for trial in trials if (value := self.of(trial)) is not None]
@@ -53,19 +41,17 @@ class Measure:
 
 def build(searched: SearchRecord) -> Section | None:
     """Return the results and costs of each precision, or None for functions, whose precision is unknown."""
-    precisions = [(trial, get_flat_config(trial).get("precision")) for trial in searched.trials]
-    groups = {mode: [trial for trial, own in precisions if own == mode] for mode in theme.PRECISION_COLORS}
-    modes = {mode: trials for mode, trials in groups.items() if trials}
+    modes: dict[str, list[FrozenTrial]] = {}
+    for trial in searched.trials:
+        if isinstance(mode := get_flat_config(trial).get("precision"), str):  # a function may mean a number by it
+            modes.setdefault(mode, []).append(trial)
     if not modes:
         return None
     measures = [measure for measure in _build_measures(searched) if measure.collect_values(searched.trials)]
     table = _build_table(modes, measures)
     if len(modes) == 1:
         return Section("Precision", f"All trials ran in {next(iter(modes))}.", table=table)
-    # A figure of zeros adds nothing to the table.
-    drawn = [measure for measure in measures if measure.is_drawn and any(measure.collect_values(searched.trials))]
-    figures = [_build_box_plot(modes, measure) for measure in drawn]
-    return Section("Precision", " ".join(_summary_text(searched, modes, measures)), figures, table, NOTE)
+    return Section("Precision", " ".join(_summary_text(searched, modes, measures)), table=table, notes=NOTE)
 
 
 def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
@@ -75,13 +61,11 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
         f"best {objective.metric}",
         lambda trial: get_best_value(trial, objective) if trial.number in numbers else None,
         typical=objective.best,
-        is_drawn=False,
     )
     if epoch is not None:
         yield Measure(
             f"{objective.metric} by epoch {epoch}",
             lambda trial: get_best_value_until(trial, epoch, objective) if _reached(trial, epoch) else None,
-            objective=objective,
         )
     yield Measure(
         "samples per second", lambda trial: median(values) if (values := _get_finite_values(trial, SPEED)) else None
@@ -90,7 +74,7 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
     is_of_gpu = has_gpu(searched.trials)
     title, metric = ("GPU memory, GiB", GPU_MEMORY) if is_of_gpu else ("memory, GiB", MEMORY)
     yield Measure(title, lambda trial: max(_get_finite_values(trial, metric), default=None), typical=max)
-    yield Measure("updates skipped", _compute_skipped_share, typical=mean, show=format_percent, ticks=".2~%")
+    yield Measure("updates skipped", _compute_skipped_share, typical=mean, show=format_percent)
 
 
 def _find_comparison_epoch(searched: SearchRecord) -> int | None:
@@ -139,33 +123,6 @@ def _build_table(modes: Modes, measures: Sequence[Measure]) -> list[list[str]]:
 
 def _count_diverged(trials: Sequence[FrozenTrial]) -> int:
     return sum(get_outcome(trial) == "diverged" for trial in trials)
-
-
-def _build_box_plot(modes: Modes, measure: Measure) -> Figure:
-    """Return a figure with a point for each trial, and the quartiles of each mode."""
-    boxes = []
-    for mode, trials in modes.items():
-        points = [(trial.number, value) for trial in trials if (value := measure.of(trial)) is not None]
-        color = theme.PRECISION_COLORS[mode]
-        boxes.append(
-            Box(
-                y=[value for _, value in points],
-                customdata=[number for number, _ in points],
-                name=mode,
-                boxpoints="all",
-                jitter=0.5,
-                pointpos=0,
-                line={"color": color, "width": 1.5},
-                fillcolor="rgba(0,0,0,0)",
-                marker={"color": color, "size": 6, "opacity": 0.75},
-                hoveron="points",
-                hovertemplate="trial %{customdata}: %{y:.4~g}<extra></extra>",
-            )
-        )
-    figure = theme.build_figure(*boxes, y=measure.title, height=260, half=True, showlegend=False)
-    shown = robust_range([y for box in boxes for y in box.y], measure.objective) if measure.objective else None
-    mode = "normal" if measure.objective else "tozero"
-    return figure.update_yaxes(range=shown, rangemode=mode, tickformat=measure.ticks)
 
 
 def _get_finite_values(trial: FrozenTrial, metric: str) -> list[float]:

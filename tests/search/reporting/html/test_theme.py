@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from searchlight.search.reporting.html import theme
-from searchlight.trainables.precision import Precision
 
 # Of linear RGB: Machado, Oliveira and Fernandes, A Physiologically-based Model for Simulation of Color Vision
 # Deficiency, 2009, at full severity.
@@ -58,10 +57,8 @@ def test_hues_differ_to_the_color_blind(colors, eye):
         assert np.linalg.norm(seen[one] - seen[other]) >= APART, (one, other)
 
 
-def test_outcomes_and_precisions_have_distinct_colors():
+def test_outcomes_have_distinct_colors():
     assert len(set(theme.OUTCOME_COLORS.values())) == 5
-    assert len(set(theme.PRECISION_COLORS.values())) == 3
-    assert list(theme.PRECISION_COLORS) == [precision.value for precision in Precision]
 
 
 def test_time_axis_has_few_and_round_times():
