@@ -16,9 +16,9 @@ import click
 
 from searchlight.search.analysis import comparison
 from searchlight.search.analysis.divergence import find_divergence
-from searchlight.search.config.option import parse_model_name
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
+from searchlight.search.option import parse_model_name
 from searchlight.search.reporting.console.command_line import Command, exit_with, run_command
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console

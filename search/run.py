@@ -14,10 +14,10 @@ if sys.path[0] == str(Path(__file__).resolve().parent):
 import click
 
 from searchlight.search.config import load_config
-from searchlight.search.config.option import option_name
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
+from searchlight.search.option import option_name
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_plan, print_searches
 from searchlight.trainables.filesystem.paths import StoragePath

@@ -24,7 +24,7 @@ LAYERS = [
     ("search.space",),
     ("search.storage",),
     ("search.folder",),
-    ("search.formatting", "search.errors", "search.private_api"),
+    ("search.formatting", "search.errors", "search.option", "search.libraries", "search.private_api"),
     ("trainables.worker",),
     ("trainables.preflight",),
     ("trainables.training",),

@@ -39,7 +39,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
     from optuna.samplers import RandomSampler
 
     from searchlight.search.config import load_config
-    from searchlight.search.config.libraries import configure_libraries
+    from searchlight.search.libraries import configure_libraries
     from searchlight.search.space.objectives import Objective
     from searchlight.search.space.search_space import resolve_space
     from searchlight.search.study.study import create_study

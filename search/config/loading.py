@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from searchlight.search.config.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
 from searchlight.search.config.search_config import OPTIONS, SearchConfig
 from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
+from searchlight.search.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
 
 LARGEST_FILE = 2**20
 

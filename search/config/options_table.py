@@ -3,8 +3,8 @@
 import itertools
 from pathlib import Path
 
-from searchlight.search.config.option import Option
 from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.option import Option
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 HEAD = """# Options of a search

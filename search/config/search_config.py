@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PositiveFloat
 
-from searchlight.search.config.option import (
+from searchlight.search.folder import locations
+from searchlight.search.folder.working_copy import local_path_of
+from searchlight.search.option import (
     Amount,
     Count,
     Duration,
@@ -16,13 +18,11 @@ from searchlight.search.config.option import (
     list_options,
     option,
     parse_model_name,
-    parse_stop_condition,
     parse_task,
     wrap_in_list,
 )
-from searchlight.search.folder import locations
-from searchlight.search.folder.working_copy import local_path_of
 from searchlight.search.space.fidelity import Unit
+from searchlight.search.space.stop_condition import parse_stop_condition
 from searchlight.trainables.filesystem.paths import StoragePath
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]

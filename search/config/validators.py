@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from searchlight.search.config.option import SMALLEST_AMOUNT
 from searchlight.search.config.search_config import OPTIONS, SearchConfig
+from searchlight.search.option import SMALLEST_AMOUNT
+from searchlight.search.space.function_config import check_parameter_names
 from searchlight.trainables.filesystem.paths import RemotePath
 
 FEWEST_CONFIRMING_RUNS = 4
@@ -104,3 +105,25 @@ def _check_study(config: SearchConfig) -> Iterator[str]:
             f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
             "empty while it is written, and a driver that dies then would lose it. Use postgresql://host/database."
         )
+
+
+def check_function_options(config: SearchConfig) -> list[str]:
+    """Return a line for each problem with the options of a search over a function."""
+    problems = []
+    if config.fidelity == "samples":
+        problems.append(
+            "--fidelity must be epochs or gpu-seconds with a function, but got samples: a function does not say how "
+            "many it takes."
+        )
+    if config.scheduler != "none" and config.fidelity == "epochs" and "epochs" not in {*config.set, *config.search}:
+        problems.append(
+            f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
+            "With --scheduler none it ends when the function returns."
+        )
+    if config.makes_model:
+        problems.append(
+            f"--register must come with a task class, but {config.task.rpartition(':')[2]} is a function, which does "
+            "not say what it predicts. Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."
+        )
+    flags = dict.fromkeys(config.search, "--search") | dict.fromkeys(config.set, "--set")
+    return problems + check_parameter_names(flags)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.errors import suggest_nearest
 from searchlight.search.space.objectives import Objective
+from searchlight.search.space.stop_condition import StopCondition
 
 ALIKE = 5  # first trials that fail with the same error
 HOUR = 3600.0

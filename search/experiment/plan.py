@@ -11,9 +11,10 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
-from searchlight.search.config import SearchConfig, function_config
+from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.config.task_source import TaskSource, find_model_problems
+from searchlight.search.config.validators import check_function_options
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
 from searchlight.search.execution.cluster.local_machine import (
@@ -30,6 +31,7 @@ from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.schedulers.pbt import PopulationBasedTraining
+from searchlight.search.space import function_config
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.initial_points import initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
@@ -182,7 +184,7 @@ def _parse_config_and_objectives(
     declared = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, declared, source.name)
     if task is None:
-        problems += function_config.check_function_options(config)
+        problems += check_function_options(config)
     elif config.makes_model:
         problems += [f"--register {problem}" for problem in find_model_problems(task)]
     if problems:

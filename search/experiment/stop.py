@@ -9,9 +9,9 @@ from types import FrameType
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_outcome,

@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.libraries import configure_libraries
 from searchlight.search.errors import UsageError
+from searchlight.search.libraries import configure_libraries
 from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
 
 URI = "MLFLOW_TRACKING_URI"

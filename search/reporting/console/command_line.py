@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import click
 
-from searchlight.search.config.option import REPLACED, Option
 from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.option import REPLACED, Option
 
 
 class GroupedOption(click.Option):

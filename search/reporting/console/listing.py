@@ -80,9 +80,9 @@ def _describe_checkpoints(planned: Any) -> str:
 
 def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
     """Return the newest search of the same task with checkpoints, and the bytes of its largest one."""
-    from searchlight.search.config.option import read_yaml
     from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
     from searchlight.search.folder.working_copy import list_searches
+    from searchlight.search.option import read_yaml
 
     for name in reversed(list_searches(config.storage)):
         place = config.storage / name

@@ -30,7 +30,6 @@ from searchlight.search.analysis.confirmed_best import (
 )
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.option import translate_retired_keys
 from searchlight.search.formatting import (
     format_command,
     format_duration,
@@ -39,6 +38,7 @@ from searchlight.search.formatting import (
     pluralize,
     resume_command,
 )
+from searchlight.search.option import translate_retired_keys
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
 from searchlight.search.space.flatten import flatten

@@ -8,10 +8,10 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from searchlight.search.analysis.best_trials import find_best
-from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.stoppers import GpuTimeMeter, Stoppers
 from searchlight.search.space.objectives import Objective
+from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
 from searchlight.trainables.worker.messages import Divergence, EpochReport, TrialRelease
 from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, lose, report

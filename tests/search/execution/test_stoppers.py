@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.execution.stoppers import HOUR, GpuTimeMeter, PatienceStopper, RepeatedFailureStopper, Stoppers
 from searchlight.search.space.objectives import Objective
+from searchlight.search.space.stop_condition import StopCondition
 
 LOSS = Objective("loss", "min")
 

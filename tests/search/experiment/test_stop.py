@@ -7,7 +7,6 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from searchlight.search.config import load_config
-from searchlight.search.config.stop_condition import StopCondition
 from searchlight.search.execution.stoppers import HOUR, Stoppers
 from searchlight.search.experiment import plan
 from searchlight.search.experiment import stop as stop_module
@@ -20,6 +19,7 @@ from searchlight.search.experiment.stop import (
 )
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
+from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS

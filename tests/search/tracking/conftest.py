@@ -2,7 +2,7 @@ import queue
 
 import pytest
 
-from searchlight.search.config.libraries import SETTINGS
+from searchlight.search.libraries import SETTINGS
 from searchlight.search.tracking.runs import Runs
 
 

@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution, distribution_to_json
 from PIL import Image
 
 from searchlight.search.config import load_config
-from searchlight.search.config.libraries import configure_libraries
+from searchlight.search.libraries import configure_libraries
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking

@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 from mlflow.tracking import MlflowClient
 
-from searchlight.search.config.option import parse_model_name
 from searchlight.search.formatting import format_command
+from searchlight.search.option import parse_model_name
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model.best_model import log_best
 from searchlight.search.tracking.model.log_model import pin_requirements

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 RELATIONS: dict[str, Callable[[float, float], bool]]
 RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -38,3 +39,8 @@ class StopCondition:
 
     def is_met(self, metrics: Mapping[str, float]) -> bool:
         return self.metric in metrics and RELATIONS[self.relation](metrics[self.metric], self.bound)
+
+
+def parse_stop_condition(value: Any) -> Any:
+    """Return the normal form of a condition like "val/score>=0.4"."""
+    return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value

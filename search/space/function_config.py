@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from searchlight.search.config.option import read_yaml
-from searchlight.search.config.search_config import SearchConfig
+from searchlight.search.option import read_yaml
 from searchlight.search.space.flatten import nest
 
 
@@ -19,28 +18,6 @@ class FunctionConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     seed: int = Field(0, ge=0, lt=2**31)
-
-
-def check_function_options(config: SearchConfig) -> list[str]:
-    """Return a line for each problem with the options of a search over a function."""
-    problems = []
-    if config.fidelity == "samples":
-        problems.append(
-            "--fidelity must be epochs or gpu-seconds with a function, but got samples: a function does not say how "
-            "many it takes."
-        )
-    if config.scheduler != "none" and config.fidelity == "epochs" and "epochs" not in {*config.set, *config.search}:
-        problems.append(
-            f"--set epochs=N must be given with --scheduler {config.scheduler}: how many reports a trial makes. "
-            "With --scheduler none it ends when the function returns."
-        )
-    if config.makes_model:
-        problems.append(
-            f"--register must come with a task class, but {config.task.rpartition(':')[2]} is a function, which does "
-            "not say what it predicts. Log its checkpoint with mlflow yourself, or make it a task: docs/tasks.md."
-        )
-    flags = dict.fromkeys(config.search, "--search") | dict.fromkeys(config.set, "--set")
-    return problems + _check_parameter_names(flags)
 
 
 def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
@@ -69,7 +46,8 @@ class _Group(BaseModel):
     model_config = FunctionConfig.model_config
 
 
-def _check_parameter_names(flags: Mapping[str, str]) -> list[str]:
+def check_parameter_names(flags: Mapping[str, str]) -> list[str]:
+    """Return a line for each parameter in `flags`, options by the parameter's name, that no function can have."""
     problems = []
     for name, flag in flags.items():
         parts = name.split(".")

@@ -8,8 +8,6 @@ from typing import Annotated, Any, cast
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationInfo
 
-from searchlight.search.config.stop_condition import StopCondition
-
 
 @dataclass(frozen=True)
 class Option:
@@ -98,11 +96,6 @@ def parse_point(value: Any) -> Any:
     if not all(equals and name.strip() for name, equals, _ in parts):
         raise ValueError(f"must be like name=value,name=value, but got {value!r}")
     return {name.strip(): text.strip() for name, _, text in parts}
-
-
-def parse_stop_condition(value: Any) -> Any:
-    """Return the normal form of a condition like "val/score>=0.4"."""
-    return str(StopCondition.from_text(value)) if isinstance(value, str) and value else value
 
 
 def parse_task(value: Any) -> Any:
