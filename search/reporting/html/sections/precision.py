@@ -11,7 +11,6 @@ from searchlight.search.analysis.best_trials import get_best_value_until, get_fl
 from searchlight.search.analysis.ranking import GPU_MEMORY, has_gpu
 from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
 from searchlight.search.reporting.html.template import Section
-from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value, get_outcome, get_reports, intermediate_values
 
