@@ -81,7 +81,6 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     if node is not None:
         add(SPIKINGJELLY, node, run=lambda x: all_steps(node, x))
 
-    add("CfC, backbone 128", CfC(units, units, backbone=128), NCPS)
     cell = CfC(units, units).to(device)
     add("CfC", cell, NCPS_PLAIN)
     add("CfC, irregular steps", cell, NCPS_PLAIN, run=lambda x: cell(x, None, dt)[0])

@@ -9,16 +9,9 @@ from torch import Tensor, nn
 
 from searchlight.models.liquid.cells import LTC, CfC
 
-MODES = ["default", "no_gate", "pure"]
-
-
-def cfc(mode: str, inputs: int = 3, units: int = 4, **options: object) -> CfC:
+def cfc(inputs: int = 3, units: int = 4, mask: Tensor | None = None) -> CfC:
     torch.manual_seed(0)
-    cell = CfC(inputs, units, mode=mode, **options).double()
-    if mode == "pure":
-        nn.init.uniform_(cell.w_tau, 0.2, 1)
-        nn.init.uniform_(cell.level, 0.5, 1.5)
-    return cell
+    return CfC(inputs, units, mask=mask).double()
 
 
 def random(*shape: int) -> Tensor:
@@ -31,27 +24,19 @@ def times(batch: int, steps: int) -> Tensor:
 
 def cfc_of_ncps(cell: CfC, mask: Tensor | None = None) -> ncps.torch.CfCCell:
     """The cell of ncps, a step at a time, with the same weights."""
-    backbone = 0 if cell.head is None else cell.head.in_features
     other = ncps.torch.CfCCell(
         cell.inputs,
         cell.state_size,
-        mode=cell.mode,
-        backbone_units=backbone,
-        backbone_layers=int(backbone > 0),
+        backbone_units=0,
+        backbone_layers=0,
         sparsity_mask=None if mask is None else mask.T.numpy(),
     ).double()
-    joined = torch.cat([cell.input.weight, cell.recurrent.weight], dim=1)
-    weights, biases = joined, cell.input.bias
-    if cell.head is not None:
-        other.backbone[0].weight.data, other.backbone[0].bias.data = joined.data, cell.input.bias.data
-        weights, biases = cell.head.weight, cell.head.bias
+    weights = torch.cat([cell.input.weight, cell.recurrent.weight], dim=1)
     if mask is not None:  # ncps wires f and g only
-        weights = weights * mask.repeat(cell.heads, 1)
-    names = ["ff1"] if cell.mode == "pure" else ["ff1", "ff2", "time_a", "time_b"]
-    for name, weight, bias in zip(names, weights.chunk(len(names)), biases.chunk(len(names)), strict=True):
+        weights = weights * mask.repeat(4, 1)
+    names = ["ff1", "ff2", "time_a", "time_b"]
+    for name, weight, bias in zip(names, weights.chunk(4), cell.input.bias.chunk(4), strict=True):
         getattr(other, name).weight.data, getattr(other, name).bias.data = weight.data, bias.data
-    if cell.mode == "pure":
-        other.w_tau.data, other.A.data = cell.w_tau.data[None], cell.level.data[None]
     return other
 
 
@@ -63,66 +48,51 @@ def step_by_step(cell: nn.Module, x: Tensor, state: Tensor, dt: Tensor | None) -
     return torch.stack(outputs, dim=1), state
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["plain", "backbone", "wired"])
+@pytest.mark.parametrize("wired", [False, True])
 @pytest.mark.parametrize("timed", [False, True])
-def test_a_sequence_of_cfc_equals_that_of_ncps(mode: str, kind: str, timed: bool) -> None:
-    mask = (random(4, 3 + 4) > 0).double() if kind == "wired" else None
-    cell = cfc(mode, mask=mask, backbone=6 if kind == "backbone" else 0)
+def test_a_sequence_of_cfc_equals_that_of_ncps(wired: bool, timed: bool) -> None:
+    mask = (random(4, 3 + 4) > 0).double() if wired else None
+    cell = cfc(mask=mask)
     batch = 1 if timed else 3
     x, state = random(batch, 7, 3), random(batch, 4)
     dt = times(batch, 7) if timed else None
-    tolerance = 1e-12 if mask is None else 1e-7
     torch.testing.assert_close(
-        cell(x, state, dt), step_by_step(cfc_of_ncps(cell, mask), x, state, dt), rtol=0, atol=tolerance
+        cell(x, state, dt), step_by_step(cfc_of_ncps(cell, mask), x, state, dt), rtol=0, atol=1e-7 if wired else 1e-12
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("batch", "backbone", "timed"), [(1, 0, True), (3, 0, False), (3, 0, True), (1, 3, False), (3, 3, True)]
-)
-def test_gradients_of_cfc_are_right(mode: str, batch: int, backbone: int, timed: bool) -> None:
-    cell = cfc(mode, inputs=2, units=3, backbone=backbone)
+@pytest.mark.parametrize(("batch", "timed"), [(1, True), (3, False), (3, True)])
+def test_gradients_of_cfc_are_right(batch: int, timed: bool) -> None:
+    cell = cfc(inputs=2, units=3)
     tensors = [random(batch, 4, 2), random(batch, 3)] + ([times(batch, 4)] if timed else [])
     given = [each.requires_grad_() for each in tensors] + list(cell.parameters())
     assert torch.autograd.gradcheck(lambda *given: cell(*given[: len(tensors)]), given)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_gradients_are_zero_where_there_is_no_synapse(mode: str) -> None:
+def test_gradients_are_zero_where_there_is_no_synapse() -> None:
     mask = (random(3, 2 + 3) > 0).double()
-    cell = cfc(mode, inputs=2, units=3, mask=mask)
+    cell = cfc(inputs=2, units=3, mask=mask)
     x, state, dt = random(2, 4, 2), random(2, 3), times(2, 4)
     assert torch.autograd.gradcheck(
         lambda *given: cell(*given[:3]), [each.requires_grad_() for each in (x, state, dt)] + list(cell.parameters())
     )
     cell(x, state, dt)[0].sum().backward()
-    left_out = (mask == 0).repeat(cell.heads, 1)
+    left_out = (mask == 0).repeat(4, 1)
     assert (cell.input.weight.grad[left_out[:, :2]] == 0).all()
     assert (cell.recurrent.weight.grad[left_out[:, 2:]] == 0).all()
     assert (cell.input.weight.grad[~left_out[:, :2]] != 0).all()
 
 
 def test_outputs_changed_in_place_raise_in_backward() -> None:
-    outputs, _ = cfc("default")(random(2, 4, 3))
+    outputs, _ = cfc()(random(2, 4, 3))
     outputs.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outputs.sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "gru"}, "mode must be one of default, no_gate, pure, but got 'gru'"),
-        ({"backbone": -1}, "backbone at least 0"),
-        ({"mask": torch.ones(3, 7)}, r"mask must have shape \(4, 7\) and no backbone, but got \(3, 7\)"),
-        ({"mask": torch.ones(4, 7), "backbone": 5}, "and no backbone"),
-    ],
-)
-def test_other_options_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CfC(3, 4, **options)
+def test_a_mask_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mask must have shape \(4, 7\), but got \(3, 7\)"):
+        CfC(3, 4, mask=torch.ones(3, 7))
 
 
 def ltc(inputs: int = 3, units: int = 4, unfolds: int = 6) -> LTC:
