@@ -184,7 +184,7 @@ def format_error(error: str) -> str:
 
 def render_liquid() -> list[str]:
     result, rows = load("liquid_speed"), []
-    names = {"CfC": "CfC", "Liquid": "input-gated liquid cell, a scan", "NCP": "NCP wiring", "LTC": "LTC", "LIF": "LIF"}
+    names = {"CfC": "CfC", "Liquid": "input-gated liquid cell, a scan", "NCP": "NCP wiring", "LIF": "LIF"}
     for name, written in names.items():
         tokens, ratios = result.find(rf"^{name} +[\d.]+ +([\d.]+) +(.*)$")
         for times, spread, peer in re.findall(r"([\d.]+)x (?:\((.*?)\) )?(.*?)(?=, [\d.]+x |$)", ratios):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from searchlight.models.liquid.cells import LTC, NCP, CfC, Liquid
+from searchlight.models.liquid.cells import NCP, CfC, Liquid
 from searchlight.models.liquid.spiking import LIF
 
 try:
@@ -37,10 +37,9 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f'{error.name} is missing, and this benchmark compares with it: pip install ".[dev]"')
 
-SLOW = 10  # rounds between two passes of what takes a hundred times as long
 WARM = 2
 
-NCPS, NCPS_PLAIN, NCPS_WIRED, NCPS_LTC = "ncps CfC, backbone 128", "ncps CfC", "ncps CfC, same wiring", "ncps LTC"
+NCPS, NCPS_PLAIN, NCPS_WIRED = "ncps CfC, backbone 128", "ncps CfC", "ncps CfC, same wiring"
 SNNTORCH, SPIKINGJELLY = "snntorch Leaky", "spikingjelly LIFNode"
 DECAY = 0.9
 FANS = ("sensory_fanout", "inter_fanout", "recurrent_command_synapses", "motor_fanin")
@@ -50,12 +49,11 @@ Run = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Contender:
-    """A model, how to run it, its peers, and whether it is so slow that it gets fewer turns."""
+    """A model, how to run it, and its peers."""
 
     model: nn.Module
     run: Run
     peers: tuple[str, ...] = ()
-    slow: bool = False
 
 
 def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict[str, Contender]:
@@ -64,8 +62,8 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     motor = max(1, units // 4)
     made: dict[str, Contender] = {}
 
-    def add(name: str, model: nn.Module, *peers: str, run: Run | None = None, slow: bool = False) -> None:
-        made[name] = Contender(model.to(device), run or (lambda x: model(x)[0]), peers, slow)
+    def add(name: str, model: nn.Module, *peers: str, run: Run | None = None) -> None:
+        made[name] = Contender(model.to(device), run or (lambda x: model(x)[0]), peers)
 
     add("nn.LSTM", nn.LSTM(units, units, batch_first=True))
     add("nn.GRU", nn.GRU(units, units, batch_first=True))
@@ -74,7 +72,6 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     circuit = NCP(units, units, motor).to(device)
     wired, masks = wired_like(circuit)
     add(NCPS_WIRED, wired.to(device), run=lambda x: masked_once(wired, masks, x))
-    add(NCPS_LTC, ncps.torch.LTC(units, wirings.FullyConnected(units)), slow=True)
     leaky = snntorch.Leaky(beta=DECAY, learn_beta=True, reset_delay=False).to(device)
     add(SNNTORCH, leaky, run=lambda x: step_by_step(leaky, x))
     node = lif_node()
@@ -88,7 +85,6 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     add("Liquid", liquid, NCPS, NCPS_PLAIN)
     add("Liquid, irregular steps", liquid, NCPS, NCPS_PLAIN, run=lambda x: liquid(x, None, dt)[0])
     add("NCP", circuit, NCPS_WIRED)
-    add("LTC", LTC(units, units), NCPS_LTC, slow=True)
     add("LIF", LIF(units, decay=DECAY), SNNTORCH, *([SPIKINGJELLY] if node is not None else []))
     return made
 
@@ -169,8 +165,6 @@ def measure(among: dict[str, Contender], x: Tensor, rounds: int) -> dict[str, li
     taken: dict[str, list[float]] = {name: [] for name in among}
     for turn in range(-WARM, rounds):
         for name, contender in among.items():
-            if contender.slow and turn % SLOW:
-                continue
             passed = seconds(contender, x)
             if turn >= 0:
                 taken[name].append(passed)

@@ -106,8 +106,8 @@ class LiquidConfig(TaskConfig):
 
     lr: PositiveFloat = searchable(1e-2, low=1e-3, high=3e-2, log=True, description="peak learning rate")
     width: PositiveInt = searchable(32, choices=[16, 32, 64], description="features of the residual stream")
-    cell: Literal["cfc", "liquid", "ncp", "ltc"] = searchable(
-        "cfc", choices=["cfc", "liquid", "ncp"], description="ltc is the slow reference"
+    cell: Literal["cfc", "liquid", "ncp"] = searchable(
+        "cfc", choices=["cfc", "liquid", "ncp"], description="kind of the liquid cells"
     )
     accumulation: PositiveInt = searchable(1, choices=[1, 2, 4], description="micro-batches per optimizer update")
     epochs: PositiveInt = Field(15, description="epochs of all tasks together")

@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 from searchlight.models.liquid.cells.cell import Cell
 from searchlight.models.liquid.cells.cfc import CfC
-from searchlight.models.liquid.cells.ltc import LTC
 from searchlight.models.liquid.cells.ncp import NCP
 from searchlight.models.liquid.cells.scan import Liquid, linear_scan
 
 CELLS: dict[str, Callable[[int, int], Cell]] = {
     "cfc": CfC,
     "liquid": Liquid,
-    "ltc": LTC,
     "ncp": NCP,
 }
 
@@ -31,4 +29,4 @@ def make_cell(kind: str, inputs: int, units: int) -> Cell:
     return CELLS[kind](inputs, units)
 
 
-__all__ = ["CELLS", "Cell", "CfC", "LTC", "Liquid", "NCP", "linear_scan", "make_cell"]
+__all__ = ["CELLS", "Cell", "CfC", "Liquid", "NCP", "linear_scan", "make_cell"]

@@ -54,7 +54,7 @@ def test_other_shapes_are_refused_and_not_broadcast(x: tuple, state: tuple, dt: 
 
 def test_unknown_cells_and_sizes_below_one_are_refused() -> None:
     assert isinstance(make_cell("cfc", 2, 5), CfC)
-    with pytest.raises(ValueError, match=r"cell must be one of cfc, liquid, ltc, ncp, but got 'lstm'"):
+    with pytest.raises(ValueError, match=r"cell must be one of cfc, liquid, ncp, but got 'lstm'"):
         make_cell("lstm", 2, 5)
     for kind in KINDS:
         for sizes in ((0, 8), (3, 0)):
