@@ -3,7 +3,6 @@
 from searchlight.models.arc.adaptation import Adaptation, pools_of
 from searchlight.models.arc.agent import PROPOSALS, GridAgent
 from searchlight.models.arc.attempts import View, all_attempts, read_views, two_attempts
-from searchlight.models.arc.augment import Augmentation
 from searchlight.models.arc.canvas import BORDER, FIRST_COLOUR, PAD, SYMBOLS, to_canvas, to_grid
 from searchlight.models.arc.contamination import check_disjoint, without
 from searchlight.models.arc.curriculum import Curriculum
@@ -27,7 +26,6 @@ __all__ = [
     "SYMBOLS",
     "Adaptation",
     "Answers",
-    "Augmentation",
     "Batch",
     "Case",
     "Curriculum",

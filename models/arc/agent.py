@@ -39,7 +39,6 @@ class GridAgent(nn.Module):
         dropout: The dropout probability in the blocks.
         prompt_dim: The length of a prompt vector that conditions the refinement, or 0 without prompts.
         layers: The number of blocks in the trunk.
-        guesses: Whether to begin with the mixture of hypotheses. False begins with the unchanged input.
 
     Raises:
         ValueError: A size is out of range.
@@ -53,7 +52,6 @@ class GridAgent(nn.Module):
         dropout: float = 0.0,
         prompt_dim: int = 0,
         layers: int = 3,
-        guesses: bool = True,
     ) -> None:
         super().__init__()
         for name, size, least in (
@@ -68,11 +66,9 @@ class GridAgent(nn.Module):
         self.names = nn.Parameter(0.3 * torch.randn(SYMBOLS, width))
         self.roles = nn.Linear(ROLES, width)
         self.place = PlaceEmbedding(width)
-        self.guesses = guesses
-        if guesses:
-            self.guess_sharpness = nn.Parameter(torch.tensor(30.0))
-            self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), HYPOTHESES).float())
-            self.pointers = Pointers()
+        self.guess_sharpness = nn.Parameter(torch.tensor(30.0))
+        self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), HYPOTHESES).float())
+        self.pointers = Pointers()
         self.guess_in = nn.Linear(width, width, bias=False)
         self.trunk = nn.ModuleList(GridBlock(width, dropout) for _ in range(layers))
         self.pair_in = nn.Linear(2 * width, width)
@@ -120,11 +116,10 @@ class GridAgent(nn.Module):
         symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
         roles = symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
         table = self.names + self.roles(roles)
-        hypotheses = self._hypotheses(inputs, demo_outputs, demo_mask) if self.guesses else None
-        guesses = symbols[:, : 1 + demos] if hypotheses is None else hypotheses.mixture
+        hypotheses = self._hypotheses(inputs, demo_outputs, demo_mask)
         embedded = symbols @ table[:, None]
 
-        x = embedded[:, : 1 + demos] + self.guess_in(guesses @ table[:, None])
+        x = embedded[:, : 1 + demos] + self.guess_in(hypotheses.mixture @ table[:, None])
         x = x.view(batch, 1 + demos, side, side, -1) + self.place(extents(inputs), side)
         x = x.flatten(0, 1)
         for block in self.trunk:
@@ -137,11 +132,16 @@ class GridAgent(nn.Module):
         found, votes = self.lookup(
             state, pairs, symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask
         )
-        if hypotheses is None:
-            trust, proposals, evidence = votes.new_zeros(batch, 1), guesses[:, :1], votes.new_zeros(batch)
-        else:
-            trust, proposals, evidence = hypotheses.trust, hypotheses.proposals, hypotheses.evidence
-        return Reading(state, found, votes, trust, proposals, table, self._film(pairs, demo_mask), evidence)
+        return Reading(
+            state=state,
+            found=found,
+            votes=votes,
+            trust=hypotheses.trust,
+            proposals=hypotheses.proposals,
+            table=table,
+            film=self._film(pairs, demo_mask),
+            evidence=hypotheses.evidence,
+        )
 
     def _hypotheses(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
         """Evaluate all hypotheses on the demonstrations. For the arguments, see `agreement`; the query comes first."""

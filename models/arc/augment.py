@@ -4,7 +4,6 @@ They do not change the rule of a puzzle if all its grids are changed in the same
 it is the background in most puzzles.
 """
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from searchlight.models.arc.puzzles import COLOURS, Grid, Puzzle
+from searchlight.models.arc.puzzles import COLOURS
 
 SYMMETRIES = 8
 
@@ -35,45 +34,6 @@ def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
 def inverse_symmetry(symmetry: int) -> int:
     """Return the symmetry that undoes `symmetry`. A reflection undoes itself."""
     return symmetry if symmetry >= 4 else -symmetry % 4
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """A symmetry of the square and a renaming of the colours.
-
-    Attributes:
-        symmetry: 0..7, see `transform`.
-        colours: The new name of each colour; a permutation of 0..9 with colours[0] == 0.
-    """
-
-    symmetry: int = 0
-    colours: tuple[int, ...] = tuple(range(COLOURS))
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.symmetry < SYMMETRIES:
-            raise ValueError(f"symmetry must lie in 0..7, but got {self.symmetry}. There are 8 of them.")
-        if sorted(self.colours) != list(range(COLOURS)) or self.colours[0] != 0:
-            raise ValueError(
-                f"colours must be a permutation of 0..9 that starts with 0, but got {self.colours}. "
-                "Rename colours 1..9 among themselves."
-            )
-
-    def grid(self, grid: Grid) -> Grid:
-        """Return the grid after its symmetry and its renaming of colours: uint8, (height, width) or (width, height)."""
-        return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
-
-    def puzzle(self, puzzle: Puzzle) -> Puzzle:
-        """Augment all grids of a puzzle in the same way."""
-        return Puzzle(
-            puzzle.id,
-            tuple((self.grid(source), self.grid(target)) for source, target in puzzle.demonstrations),
-            tuple((self.grid(source), self.grid(target)) for source, target in puzzle.tests),
-            puzzle.level,
-        )
-
-    def inverse(self) -> "Augmentation":
-        """Return the augmentation that undoes this one."""
-        return Augmentation(inverse_symmetry(self.symmetry), tuple(int(i) for i in np.argsort(self.colours)))
 
 
 def random_renamings(count: int, generator: torch.Generator) -> Tensor:

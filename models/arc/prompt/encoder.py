@@ -23,9 +23,8 @@ class PromptEncoder(nn.Module):
     Args:
         hidden: Length of the language model's vectors.
         dim: Length of the prompt.
-        fuse: "mean" weighs both halves by fixed shares, "gate" by learned ones for each dimension and
+        fuse: "mean" weighs both halves equally, "gate" by learned ones for each dimension and
             episode, "concat" maps both together.
-        mean_share: Share of the features in "mean", above 0 and below 1.
         prefix: Number of trained embeddings before each text.
         language: The model that reads token ids; none is needed for cached vectors.
         trainable: Whether the language model is trained.
@@ -39,14 +38,13 @@ class PromptEncoder(nn.Module):
         hidden: int,
         dim: int = 256,
         fuse: Fuse = "gate",
-        mean_share: float = 0.5,
         prefix: int = 0,
         language: LanguageModel | None = None,
         trainable: bool = False,
     ) -> None:
         super().__init__()
-        _check(hidden, fuse, mean_share, prefix, language, trainable)
-        self.fuse, self.mean_share = fuse, mean_share
+        _check(hidden, fuse, prefix, language, trainable)
+        self.fuse = fuse
         self.text = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, dim))
         self.features = nn.Sequential(nn.Linear(len(FEATURES), dim), nn.GELU(), nn.Linear(dim, dim))
         self.mix = None if fuse == "mean" else nn.Linear(2 * dim, dim)
@@ -77,7 +75,7 @@ class PromptEncoder(nn.Module):
         read = self.text(self._read(text).float())
         counted = self.features(features)
         if self.mix is None:
-            fused = (1 - self.mean_share) * read.float() + self.mean_share * counted.float()
+            fused = 0.5 * read.float() + 0.5 * counted.float()
         elif self.fuse == "concat":
             fused = self.mix(torch.cat([read, counted], dim=1))
         else:
@@ -110,15 +108,9 @@ class PromptEncoder(nn.Module):
         return self
 
 
-def _check(
-    hidden: int, fuse: str, mean_share: float, prefix: int, language: LanguageModel | None, trainable: bool
-) -> None:
+def _check(hidden: int, fuse: str, prefix: int, language: LanguageModel | None, trainable: bool) -> None:
     if fuse not in get_args(Fuse):
         raise ValueError(f"fuse must be one of {', '.join(get_args(Fuse))}, but got {fuse!r}. Choose one of them.")
-    if not 0 < mean_share < 1:
-        raise ValueError(
-            f"mean_share must lie above 0 and below 1, but got {mean_share}. At the ends, a half would never train."
-        )
     if prefix < 0 or (prefix and language is None):
         raise ValueError(
             f"prefix must be 0 without a language model and at least 0 with one, but got {prefix}. Give a model."

@@ -26,8 +26,8 @@ TURNS = {
 def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
     """Return a description of the demonstrations in at most 40 words.
 
-    The text does not depend on the `Augmentation` of the puzzle or the order of its demonstrations, so that all views
-    of a puzzle have one text.
+    The text does not depend on symmetries and renamings of the puzzle or the order of its demonstrations, so that all
+    views of a puzzle have one text.
     """
     asked = (
         f"The query has {_size(query)} cells, {_plural(len(np.unique(query)), 'colour')}, "

@@ -1,11 +1,28 @@
 """Draw grids, and the symmetries and renamings of them."""
 
+from typing import NamedTuple
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from hypothesis.strategies import SearchStrategy
 
-from searchlight.models.arc import Augmentation
+from searchlight.models.arc import Grid, Puzzle
+from searchlight.models.arc.augment import transform
+
+
+class Augmentation(NamedTuple):
+    """A symmetry of the square, and the new name of each colour."""
+
+    symmetry: int
+    colours: tuple[int, ...]
+
+    def grid(self, grid: Grid) -> Grid:
+        return np.ascontiguousarray(transform(np.array(self.colours, dtype=np.uint8)[grid], self.symmetry))
+
+    def puzzle(self, puzzle: Puzzle) -> Puzzle:
+        parts = (puzzle.demonstrations, puzzle.tests)
+        return Puzzle(puzzle.id, *(tuple((self.grid(a), self.grid(b)) for a, b in pairs) for pairs in parts))
 
 
 def grids_of(max_side: int, max_colour: int = 9) -> SearchStrategy[np.ndarray]:

@@ -24,13 +24,11 @@ def answer(agent: GridAgent, batch: Batch, prompt: torch.Tensor | None = None) -
     return agent(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask, prompt)
 
 
-def test_an_untrained_agent_gives_the_guess_that_fits(puzzles: list[Puzzle], batch: Batch) -> None:
+def test_an_untrained_agent_gives_the_guess_that_fits(puzzles: list[Puzzle]) -> None:
     generator = torch.Generator().manual_seed(0)
     for puzzle in (puzzles[0], puzzles[3]):  # mirrored; enlarged
         episodes = TrainingPool([puzzle], []).batch(torch.arange(5), generator)
         assert (answer(small(), episodes)[-1].argmax(-1) == episodes.target).float().mean() > 0.98
-    copies = answer(small(guesses=False), batch)[-1].argmax(-1) == batch.query
-    assert copies.float().mean() > 0.98
 
 
 @pytest.mark.parametrize("live", [0, 1])
@@ -94,9 +92,9 @@ def test_sizes_that_do_not_fit_are_refused(batch: Batch) -> None:
         small()(canvas[0], canvas, canvas, torch.ones(1, 1, dtype=torch.bool))
 
 
-@pytest.mark.parametrize(("steps", "guesses"), [(1, True), (2, False)])
-def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps: int, guesses: bool) -> None:
-    agent = small(steps=steps, guesses=guesses)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps: int) -> None:
+    agent = small(steps=steps)
     cell_loss(answer(agent, batch), batch.target)[0].backward()
     assert [name for name, weight in agent.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from searchlight.models.arc import PROPOSALS, GridAgent, PromptPolicy, Puzzle, Solver, free_energy, prepare, sit
 from searchlight.models.arc.attempts import View, all_attempts, read_views, two_attempts
-from searchlight.models.arc.augment import Augmentation
 from searchlight.models.arc.canvas import FIRST_COLOUR, PAD, SYMBOLS, to_canvas
 from searchlight.models.arc.evaluation import EVALUATION_BATCH, Exam, log_likelihood, rehearse
 from searchlight.models.arc.prompt import FEATURES, PromptEncoder
+from tests.models.arc.grids import Augmentation
 
 
 def view(rows: list[list[int]], certainty: float = 0.9, second: int = 0) -> View:

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 
 from searchlight.models.arc import Puzzle, load_puzzles
-from searchlight.models.arc.augment import Augmentation
 from searchlight.models.arc.contamination import PUBLISHED, Leak, check_disjoint, find_leaks, without
 from searchlight.models.arc.puzzles import Pair
-from tests.models.arc.grids import augmentations
+from tests.models.arc.grids import Augmentation, augmentations
 
 
 @cache

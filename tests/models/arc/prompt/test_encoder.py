@@ -62,11 +62,10 @@ def test_prompts_have_unit_size_and_depend_on_both_inputs(fuse) -> None:
     assert not torch.allclose(made(text, features.flip(0)), prompts, atol=0.01)
 
 
-def test_the_mean_weighs_features_by_their_share() -> None:
-    made, text, features = encoder("vectors", "mean", mean_share=1 - 1e-6)
-    torch.testing.assert_close(made(text.flip(0), features), made(text, features), atol=1e-3, rtol=0)
-    made.mean_share = 1e-6
-    torch.testing.assert_close(made(text, features.flip(0)), made(text, features), atol=1e-3, rtol=0)
+def test_the_mean_weighs_both_halves_alike() -> None:
+    made, text, features = encoder("vectors", "mean")
+    expected = made.norm((made.text(text) + made.features(features)) / 2)
+    torch.testing.assert_close(made(text, features), expected)
 
 
 @pytest.mark.parametrize(("mode", "fuse"), PAIRS)
@@ -100,7 +99,6 @@ def test_a_frozen_model_moves_with_the_encoder_in_its_dtype() -> None:
     ("options", "message"),
     [
         ({"fuse": "sum"}, "fuse must be one of gate, concat, mean, but got 'sum'"),
-        ({"mean_share": 1.0}, "mean_share must lie above 0 and below 1, but got 1.0"),
         ({"prefix": 3}, "prefix must be 0 without a language model"),
         ({"trainable": True}, "trainable must say whether the language model was loaded to be trained"),
     ],
