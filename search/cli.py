@@ -4,9 +4,11 @@ from typing import Any, NoReturn
 
 import click
 
+from searchlight import __version__
 from searchlight.search import run
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.folder.locations import parse_storage
+from searchlight.search.formatting import PROGRAM
 from searchlight.search.reporting.console.command_line import Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
 
@@ -29,7 +31,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group)
-@click.version_option(package_name="searchlight")
+@click.version_option(__version__, prog_name=PROGRAM)
 def searchlight() -> None:
     """Search over the hyperparameters of mixed-precision training."""
 

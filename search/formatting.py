@@ -11,6 +11,7 @@ from typing import Any
 from searchlight.trainables.filesystem.paths import StoragePath
 
 PROGRAM = "searchlight"
+DISTRIBUTION = "searchlight-hpo"  # on the package index, where searchlight is another product
 SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "report": "report.py"}
 
 

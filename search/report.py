@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-if sys.path[0] == str(Path(__file__).resolve().parent):
-    # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __name__ == "__main__":  # from a clone, which need not be installed
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from searchlight.search.reporting.console.command_line import run_script
+
+    run_script("searchlight.search.report")
 
 import click
 
@@ -19,7 +21,7 @@ from searchlight.search.analysis.divergence import find_divergence
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.option import parse_model_name
-from searchlight.search.reporting.console.command_line import Command, exit_with, run_command
+from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console
 from searchlight.search.reporting.html import write_report
@@ -110,7 +112,3 @@ def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
         return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if sys.path[0] == str(Path(__file__).resolve().parent):
-    # As a script this folder is on the path, and its files would hide libraries and users' modules of their names.
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+if __name__ == "__main__":  # from a clone, which need not be installed
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from searchlight.search.reporting.console.command_line import run_script
+
+    run_script("searchlight.search.run")
 
 import click
 
@@ -18,10 +20,10 @@ from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.option import option_name
-from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters, run_command
+from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters
 from searchlight.search.reporting.console.listing import print_plan, print_searches
 from searchlight.trainables.filesystem.paths import StoragePath
-from searchlight.trainables.registry import BUILT_IN_TASKS
+from searchlight.trainables.registry import find_tasks
 
 if TYPE_CHECKING:
     from searchlight.search.analysis.result import SearchResult
@@ -72,7 +74,7 @@ def main(
     if list_:
         return print_searches(parse_storage(options["storage"] or "runs"), as_json)
     if not task and resume is None and config is None:
-        raise UsageError(f"task must be given: {next(iter(BUILT_IN_TASKS))}, or path/to/file.py:ClassName. See --help.")
+        raise UsageError(f"task must be given: {next(iter(find_tasks()))}, or path/to/file.py:ClassName. See --help.")
     given = {**options, "task": task or None, "set": (*options["set"], *more)}
     if resume is not None:
         if config is not None or dry_run or preflight:
@@ -152,7 +154,3 @@ def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise UsageError(*(f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong))
             given[key] = dict(text.split("=", 1) for text in texts)
     return given
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from searchlight.search.study.record import load_search
     from searchlight.trainables.task import Task, TaskConfig, searchable
 
+__version__ = "0.1.0"
 __all__ = ["SearchConfig", "Task", "TaskConfig", "load_search", "resume", "run", "searchable"]
 
 _MODULES = {

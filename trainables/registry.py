@@ -1,4 +1,4 @@
-"""The built-in tasks by name, the class of a task by its reference, and the modules of a user's task."""
+"""The installed tasks by name, the class of a task by its reference, and the modules of a user's task."""
 
 import importlib
 import importlib.util
@@ -6,23 +6,34 @@ import os
 import re
 import sys
 import sysconfig
+import tomllib
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
     from searchlight.trainables.task import Task
 
-# To add a built-in task, add a folder to this package and a line here.
-BUILT_IN_TASKS = {
-    "arc": "searchlight.trainables.arc:ArcTask",
-    "liquid": "searchlight.trainables.liquid:LiquidTask",
-    "lm": "searchlight.trainables.lm:LmTask",
-}
-OURS = ("search", "trainables")  # Ray may ship these next to a user's modules
-MODELS = f"{Path(__file__).parents[1] / 'models'}{os.sep}"
+PACKAGE = Path(__file__).parents[1]
+TASKS = "searchlight.tasks"  # the group of entry points
 FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
-BUILT_IN_FOLDERS = tuple(f"/trainables/{name}/" for name in BUILT_IN_TASKS)
-RAY_FILES = "py_modules_files"  # Ray puts each shipped file into a separate folder in it
+TASK_FOLDER = "searchlight_task"  # no module of a user has this name
+
+
+@cache
+def find_tasks() -> dict[str, str]:
+    """Return the references "module:Class" of all installed tasks by name, the built-in ones first.
+
+    A package adds a task by an entry point of the group `searchlight.tasks`. A clone that is not installed has those of
+    the built-in tasks in its pyproject.toml.
+    """
+    project = PACKAGE.resolve().parent / "pyproject.toml"
+    text = project.read_text(encoding="utf-8") if project.is_file() else ""
+    ours = tomllib.loads(text).get("project", {}).get("entry-points", {}).get(TASKS, {})
+    return {**ours, **{point.name: point.value for point in entry_points(group=TASKS) if point.name not in ours}}
 
 
 def load_class(reference: str) -> "type[Task[Any]]":
@@ -56,7 +67,7 @@ class OwnModules:
         file = vars(sys.modules[name]).get("__file__")  # not getattr: some modules import others on attribute access
         if not file or not self._folder or not file.startswith(self._folder) or not file.endswith(".py"):
             return False
-        if name == "__main__" or name.partition(".")[0] in OURS or file.startswith(MODELS):
+        if name == "__main__" or file.startswith(f"{PACKAGE}{os.sep}"):
             return False
         return f"{os.sep}site-packages{os.sep}" not in file
 
@@ -71,8 +82,67 @@ def _find_module_folder(module: str) -> str | None:
         return None
     if spec is None or not spec.origin or not spec.has_location:
         return None
-    folder = Path(spec.origin).parent
-    return f"{folder.parent if folder.parent.name == RAY_FILES else folder}{os.sep}"
+    return f"{Path(spec.origin).parent}{os.sep}"
+
+
+def link_modules(folder: Path, code: Path) -> Path:
+    """Create `folder` with links to Searchlight and to `code`, a copy of the modules of a task. Return `folder`.
+
+    A process that has `folder` in PYTHONPATH imports this Searchlight, and finds the modules by `enter_task_folder`.
+    They are in no entry of PYTHONPATH, since a file such as queue.py would hide a module of the standard library from
+    every process of Ray.
+    """
+    folder.mkdir()
+    (folder / PACKAGE.name).symlink_to(PACKAGE.resolve())
+    if code.is_dir():
+        (folder / TASK_FOLDER).symlink_to(code)
+    return folder
+
+
+def enter_task_folder() -> None:
+    """Let this process import the modules of the user's task, as Python does for the folder of a script.
+
+    A process of an installed task has no such folder.
+    """
+    found = (Path(entry, TASK_FOLDER) for entry in sys.path)
+    folder = next((str(path.resolve()) for path in found if path.is_dir()), None)
+    if folder is not None and folder not in sys.path:
+        sys.path.insert(0, folder)
+    accept_former_names()
+
+
+def get_python_path() -> str:
+    """Return the PYTHONPATH with which another process finds what this one does, except the user's modules."""
+    folders = {str(path.resolve()) for entry in sys.path if (path := Path(entry, TASK_FOLDER)).is_dir()}
+    return os.pathsep.join(entry for entry in sys.path if entry and entry not in folders)
+
+
+class _FormerNames:
+    """Finds `trainables` for tasks of searches that began when it was no part of `searchlight`."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of a former name, unless the user has a package of that name."""
+        top, _, inner = name.partition(".")
+        if top != "trainables":
+            return None
+        is_ours = sys.modules[top].__name__ != top if inner else PathFinder.find_spec(name) is None
+        return ModuleSpec(name, cast(Any, self)) if is_ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module of the present name, so that it is not loaded twice."""
+        module = importlib.import_module(f"{PACKAGE.name}.{spec.name}")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the spec, which the import has replaced."""
+        module.__spec__ = getattr(module.__spec__, "loader_state", module.__spec__)
+
+
+def accept_former_names() -> None:
+    """Let tasks of searches that began earlier import `trainables`."""
+    if not any(isinstance(finder, _FormerNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, cast(Any, _FormerNames()))
 
 
 def find_user_frame(stack: str) -> str:
@@ -91,6 +161,7 @@ def find_user_frame(stack: str) -> str:
 
 
 def _is_library(path: str) -> bool:
-    if any(task in path for task in BUILT_IN_FOLDERS):
+    modules = (reference.partition(":")[0].replace(".", os.sep) for reference in find_tasks().values())
+    if any(f"{os.sep}{module}{os.sep}" in path for module in modules):
         return False
-    return "-packages/" in path or path.startswith((sysconfig.get_path("stdlib"), str(Path(__file__).parent)))
+    return "-packages/" in path or path.startswith((sysconfig.get_path("stdlib"), str(PACKAGE)))

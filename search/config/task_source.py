@@ -1,27 +1,30 @@
 """Finds the class of a task that the command line names, and the modules that its workers must import."""
 
 import ast
-import importlib
 import importlib.util
 import inspect
+import keyword
+import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.formatting import join_words
-from searchlight.trainables.registry import BUILT_IN_TASKS, OURS, load_class
+from searchlight.search.formatting import DISTRIBUTION, join_words
+from searchlight.trainables.registry import PACKAGE, TASKS, accept_former_names, find_tasks, load_class
 from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
-ROOT = Path(__file__).resolve().parents[2]
-OWN = [ROOT / name for name in ("search", "trainables", "models")]
+
+_imported: set[str] = set()  # the modules of the last task, by name
 
 
 @dataclass(frozen=True)
@@ -31,29 +34,28 @@ class TaskSource:
     name: str
     task_class: type[Task[Any]] | None  # None for a plain Ray Train function
     reference: str  # "module:Class"
-    modules: tuple[Path, ...]  # the Python files and packages next to the task's file; none for a built-in task
-    imported: tuple[Path, ...]  # those that the task imports, directly or indirectly
+    # The task's file, and the files and packages next to it that it imports, directly or indirectly, by the name of the
+    # copy that workers import. Empty for an installed task.
+    modules: Mapping[str, Path] = field(default_factory=dict)
 
 
 def load_task_source(text: str) -> TaskSource:
-    """Return the task that `text` names: a built-in one, "path/to/file.py:ClassName" or ":function".
+    """Return the task that `text` names: an installed one, "path/to/file.py:ClassName" or ":function".
 
     Raises:
         UsageError: The task, file or class does not exist, or the file cannot be imported.
     """
-    if text in BUILT_IN_TASKS:
-        return TaskSource(text, _load_built_in_task(text), BUILT_IN_TASKS[text], (), ())
+    if text in find_tasks():
+        return _load_installed_task(text, find_tasks()[text])
     path_text, colon, name = text.rpartition(":")
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
-            f"task must be one of {', '.join(BUILT_IN_TASKS)} or like my_task.py:MyTask, but got {text!r}."
-            + (f" {suggest_nearest(text, BUILT_IN_TASKS)}" if not text.endswith(".py") else f" Use {text}:YourTask.")
+            f"task must be one of {', '.join(find_tasks())} or like my_task.py:MyTask, but got {text!r}."
+            + (f" {suggest_nearest(text, find_tasks())}" if not text.endswith(".py") else f" Use {text}:YourTask.")
         )
     path = Path(path_text).resolve()
     if not path.is_file():
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
-    _check_module_name(path)
-    modules = find_modules(path.parent, path.name)
     module = _import_module(path)
     target = getattr(module, name, None)
     found = [  # an imported function is not meant as the task
@@ -65,7 +67,20 @@ def load_task_source(text: str) -> TaskSource:
     if target is None:
         raise UsageError(f"{path.name} must define {name!r}, but does not. {hint}")
     task_class = check_target(target, text, hint)
-    return TaskSource(name, task_class, f"{path.stem}:{name}", modules, _find_imported_modules(path, modules))
+    modules = {f"{module.__name__}.py": path, **find_imported_modules(path)}
+    return TaskSource(name, task_class, f"{module.__name__}:{name}", modules)
+
+
+def _load_installed_task(name: str, reference: str) -> TaskSource:
+    try:
+        return TaskSource(name, load_class(reference), reference)
+    except ModuleNotFoundError as error:
+        package = next((point.dist for point in entry_points(group=TASKS) if point.name == name), None)
+        distribution = f"{DISTRIBUTION}[tasks]" if package is None else package.name
+        raise UsageError(
+            f"task {name} must have the packages that it imports, but there is no {error.name}. "
+            f"Install them: pip install '{distribution}'"
+        ) from error
 
 
 def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
@@ -82,60 +97,68 @@ def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | No
     return target if isinstance(target, type) else None
 
 
-def _load_built_in_task(name: str) -> type[Task[Any]]:
-    models = ROOT / "models"
-    _forget_models(models)
-    file = getattr(importlib.util.find_spec("models"), "origin", None)
-    if file is None or not Path(file).resolve().is_relative_to(models):
-        raise UsageError(f"task {name} must import the package models of Searchlight, but gets {file}. Rename that.")
-    return load_class(BUILT_IN_TASKS[name])
-
-
-def _forget_models(folder: Path) -> None:
-    """Remove the module `models` from sys.modules unless it is in `folder`. Users may have a module of that name."""
-    file = getattr(sys.modules.get("models"), "__file__", None)
-    if file is not None and not Path(file).resolve().is_relative_to(folder):
-        for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
-            del sys.modules[name]
-
-
-def _check_module_name(path: Path) -> None:
-    if path.stem in sys.stdlib_module_names or not path.stem.isidentifier():
-        raise UsageError(f"the file of a task must have a module name of its own, but got {path.name}. Rename it.")
-
-
-def _import_module(path: Path) -> Any:
-    if _has_models(path.parent):
-        _forget_models(path.parent)
-    if getattr(sys.modules.get(path.stem), "__file__", None) == str(path):
-        del sys.modules[path.stem]  # in a notebook, the file may have changed since its import
-    sys.path.insert(0, str(path.parent))
+def _import_module(path: Path) -> ModuleType:
+    """Import the file `path` anew, with the modules next to it."""
+    folder, name = str(path.parent), choose_module_name(path)
+    _forget_modules(path.parent)
+    others = {*sys.modules}
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, folder)  # as Python does for a script
+    accept_former_names()
     try:
         with redirect_stdout(sys.stderr):  # standard output may be used for JSON
-            module = importlib.import_module(path.stem)
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
-        hint = _explain_models(error, path.parent)
-        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}{hint}") from error
+        del sys.modules[name]
+        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(path.parent))
-    if Path(module.__file__ or "").resolve() != path:
-        raise UsageError(f"{path.name} must not have the name of an installed module, but got {module.__file__}.")
+        sys.path.remove(folder)
+        _imported.update(key for key in sys.modules.keys() - others if _get_file(key).startswith(f"{folder}{os.sep}"))
     return module
 
 
-def _has_models(folder: Path) -> bool:
-    return (folder / "models.py").exists() or (folder / "models" / "__init__.py").exists()
+def choose_module_name(path: Path) -> str:
+    """Return the name under which the file of a task is imported.
+
+    It is that of the file, unless the name is no identifier, or belongs to an installed module, which workers import.
+    """
+    name = path.stem
+    if name.isidentifier() and not keyword.iskeyword(name) and not _is_library(name):
+        return name
+    identifier = re.sub(r"\W", "_", name)
+    return f"task_{identifier}"
 
 
-def _explain_models(error: BaseException, folder: Path) -> str:
-    """Return how to resolve an `error` at the import of `models`, which tasks in `folder` and Searchlight may have."""
-    if folder == ROOT or not isinstance(error, ImportError) or (error.name or "").partition(".")[0] != "models":
-        return ""
-    if _has_models(folder):
-        return ". The models next to it hides the package models of Searchlight. Rename it to use both."
-    if (folder / "models").is_dir():
-        return ". The folder models next to it must have a file __init__.py: Searchlight has a package of that name."
-    return ""
+def _is_library(name: str) -> bool:
+    if name in sys.stdlib_module_names or name == PACKAGE.name:
+        return True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module of another task that was created without a spec
+        return False
+    return spec is not None and "-packages" in str(spec.origin)
+
+
+def _forget_modules(folder: Path) -> None:
+    """Remove from sys.modules what the last task imported, and what else has the name of a module in `folder`.
+
+    Another task may have `models`, too, and a file may have changed. Libraries stay, since this process may need them.
+    """
+    names = {path.stem for path in folder.iterdir()} - {*sys.stdlib_module_names, PACKAGE.name, "__main__"}
+    namesakes = [name for name in sys.modules if name.partition(".")[0] in names and "-packages" not in _get_file(name)]
+    for name in {*_imported, *namesakes}:
+        if name in _imported or not _get_file(name).startswith(f"{folder}{os.sep}"):
+            sys.modules.pop(name, None)
+    _imported.clear()
+
+
+def _get_file(name: str) -> str:
+    """Return the file of an imported module, the folder of one without a file, or ""."""
+    attributes = vars(sys.modules[name])  # not getattr: some modules import others on attribute access
+    return str(attributes.get("__file__") or next(iter(attributes.get("__path__", ())), ""))
 
 
 def _is_task(value: object) -> bool:
@@ -197,40 +220,33 @@ def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def find_modules(folder: Path, beside: str) -> tuple[Path, ...]:
-    """Return all Python files and packages in `folder`, next to the task `beside`, which workers may need.
+def find_imported_modules(path: Path) -> dict[str, Path]:
+    """Return the files and packages next to the file `path` that it imports, directly or indirectly, by name.
 
-    Raises:
-        UsageError: One of them would hide a module that every worker needs.
+    A package is returned as a whole. Return all of them if a file's imports are only known at run time.
     """
-    files = sorted(file for file in folder.glob("*.py") if file.stem.isidentifier())
-    # A task in this project's folder, e.g. of a submitted job, is next to our packages, which every worker has.
-    packages = sorted(init.parent for init in folder.glob("*/__init__.py") if init.parent not in OWN)
-    needed = dict.fromkeys(sys.stdlib_module_names, "Ray") | dict.fromkeys(OURS, "Searchlight")
-    for file in (file for file in (*files, *packages) if file.stem in needed):
-        raise UsageError(
-            f"no file next to {beside} must have the name of a module that {needed[file.stem]} needs, but {file.name} "
-            "has. Rename it, or move the task to a folder without it."
-        )
-    return (*files, *packages)
-
-
-def _find_imported_modules(path: Path, modules: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the `modules` that the file `path` imports, directly or indirectly.
-
-    A package is returned as a whole. Return all modules if a file's imports are only known at run time.
-    """
-    by_name = {module.name.removesuffix(".py"): module for module in modules}
+    by_name = find_modules(path.parent)
     found, pending = {path.stem}, [path]
     while pending:
         names = _list_imported_names(pending.pop())
         if names & DYNAMIC:
-            return tuple(modules)
+            found = {*by_name}
+            break
         new = {name.partition(".")[0] for name in names} & by_name.keys() - found
         found |= new
         for module in (by_name[name] for name in new):
             pending += [module] if module.is_file() else module.rglob("*.py")
-    return tuple(module for name, module in by_name.items() if name in found)
+    return {module.name: module for name, module in by_name.items() if name in found and module != path}
+
+
+def find_modules(folder: Path) -> dict[str, Path]:
+    """Return all Python files in `folder`, and all folders in it that hold Python files, by module name."""
+    files = [*folder.glob("*.py"), *{file.parent for file in folder.glob("*/*.py")}]
+    return {
+        file.name.removesuffix(".py"): file
+        for file in sorted(files)
+        if file.name.removesuffix(".py").isidentifier() and file.name != PACKAGE.name
+    }
 
 
 def _list_imported_names(file: Path) -> set[str]:

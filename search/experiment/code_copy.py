@@ -15,10 +15,10 @@ CODE = "code"
 def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
     """Record the files that the task imports. Return a line about those that have changed since the search last ran."""
     source, config = planned.source, planned.config
-    before, current = study.metadata["files"], compute_digests(source.imported)
-    imported = {path.name for path in source.imported}  # an older search has recorded files that it did not import
+    before, current = study.metadata["files"], compute_digests(source.modules)
     changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
-    changed = [name for name in changed if name.partition("/")[0] in imported]
+    # An older search has recorded files that it did not import.
+    changed = [name for name in changed if name.partition("/")[0] in source.modules]
     if not changed:
         return []
     study.save_metadata({**study.metadata, "files": current})
@@ -39,11 +39,13 @@ def copy_code(source: TaskSource, folder: Path) -> None:
     unfinished = code.with_name(f"{CODE}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    for path in source.modules:
+    for name, path in source.modules.items():
         if path.is_dir():
-            shutil.copytree(path, unfinished / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # Else a package of this name that is later on the path of a worker would win.
+            (unfinished / name / "__init__.py").touch()
         else:
-            shutil.copy(path, unfinished)
+            shutil.copy(path, unfinished / name)
     if code.exists():
         code.rename(_get_archive(code))
     unfinished.rename(code)
@@ -51,8 +53,9 @@ def copy_code(source: TaskSource, folder: Path) -> None:
 
 def _is_outdated(code: Path, source: TaskSource) -> bool:
     """Return whether the task imports a file whose copy has other content."""
-    copies = [path for module in source.imported if (path := code / module.name).exists()]
-    return compute_digests(source.imported) != compute_digests(copies)
+    copies = compute_digests({name: path for name in source.modules if (path := code / name).exists()})
+    added = {f"{name}/__init__.py" for name, path in source.modules.items() if not (path / "__init__.py").exists()}
+    return compute_digests(source.modules) != {name: copies[name] for name in copies if name not in added}
 
 
 def _get_archive(code: Path) -> Path:

@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
-from searchlight.search.experiment.code_copy import CODE
+from searchlight.search.experiment.code_copy import CODE, copy_code
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.tracking.provenance import get_searchlight_version
@@ -25,8 +27,8 @@ from searchlight.trainables.precision import Precision
 from searchlight.trainables.preflight.audit import AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings
 from searchlight.trainables.preflight.process import audit_apart
+from searchlight.trainables.registry import link_modules
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 10.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
 LONGEST_S = 600.0  # after which a task that hangs is ended
 FILE = "preflight-{}.json"  # in the storage folder, by task: --dry-run reads the costs in it
@@ -160,7 +162,9 @@ def _file(planned: SearchPlan) -> Path:
 
 def _run_locally(planned: SearchPlan, request: dict[str, Any]) -> Audit:
     try:
-        return audit_apart(request, _environment(planned), LONGEST_S)
+        with _copied_code(planned) as code:
+            links = link_modules(code.with_name("modules"), code)
+            return audit_apart(request, _environment(planned, links), LONGEST_S)
     except TimeoutError as error:
         raise UsageError(
             f"--preflight must end within {LONGEST_S:.0f} s, but {planned.source.name} has not. "
@@ -176,10 +180,17 @@ def _describe_death(end: str) -> Audit:
     return AuditResult(sort_findings([finding])).as_json()
 
 
-def _environment(planned: SearchPlan) -> dict[str, str]:
-    """Return the environment variables of a worker: the task's folder in PYTHONPATH, and one thread per CPU."""
-    folders = dict.fromkeys(str(module.parent) for module in planned.source.modules)
-    path = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+@contextmanager
+def _copied_code(planned: SearchPlan) -> Iterator[Path]:
+    """Copy the modules of the task to a temporary folder, as a search does to its own."""
+    with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
+        copy_code(planned.source, Path(folder))
+        yield Path(folder, CODE)
+
+
+def _environment(planned: SearchPlan, links: Path) -> dict[str, str]:
+    """Return the environment variables of a worker: `links` to the code in PYTHONPATH, and one thread per CPU."""
+    path = [str(links), *filter(None, [os.environ.get("PYTHONPATH")])]
     threads = str(max(1, int(planned.config.cpus_per_worker)))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
     return environment if has_gpus(planned) else {**environment, "CUDA_VISIBLE_DEVICES": ""}
@@ -192,7 +203,7 @@ def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
     from searchlight.search.execution.cluster import resources
     from searchlight.search.execution.cluster.connection import ray_session
 
-    with ray_session(planned.source.modules, ROOT, planned.config.local_path / CODE):
+    with _copied_code(planned) as code, ray_session(code):
         present, growing = resources.get_node_resources(), resources.autoscaler_limits()
         worker = resources.resolve_worker_resources(planned.config, present, growing)
         custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}

@@ -63,7 +63,7 @@ def create_tracker(
     runs = Runs(config, *place, about, planned.objectives, running_time(opened.study.get_record()).start)
     prepare = None
     if nodes is not None:
-        prepare = partial(provenance.write, config.local_path, config.task, planned.source.imported, nodes)
+        prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)
     return MLflowCallback(runs, opened.study.get_trials(), say, prepare)
 
 
@@ -129,7 +129,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
             "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
-            "files": provenance.compute_digests(planned.source.imported),
+            "files": provenance.compute_digests(planned.source.modules),
             "tracking_uri": redact(os.environ.get(URI, "")),
         }
     )

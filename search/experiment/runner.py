@@ -37,8 +37,6 @@ from searchlight.trainables.filesystem.paths import StoragePath
 
 __all__ = ["plan", "resume", "run"]
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
     """Run a new search to its end and return its result. Progress is shown on `console`, by default standard error.
@@ -155,7 +153,7 @@ class _Driver:
                 from searchlight.search.execution.cluster.connection import ray_session
 
                 copy_code(planned.source, folder)
-                services.enter_context(ray_session(planned.source.modules, ROOT, folder / CODE))
+                services.enter_context(ray_session(folder / CODE))
                 from searchlight.search.experiment.ray_run import (
                     run_on_ray,  # imports Tune while Ray starts its worker processes
                 )

@@ -10,10 +10,10 @@ from typing import Any
 import cloudpickle
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.task_source import ROOT, TaskSource, check_target, find_modules, load_task_source
+from searchlight.search.config.task_source import TaskSource, check_target, find_modules, load_task_source
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import process_folder
-from searchlight.trainables.registry import OURS
+from searchlight.trainables.registry import PACKAGE
 
 LARGEST_MIB = 64  # every worker loads it again before each trial
 
@@ -40,19 +40,18 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
         return config.model_copy(update={"task": text}), load_task_source(text)
     content = f"from {task.__module__} import {name}\n" if is_named else _pickle(task)
     file = _write(f"task_{name}.py", content)
-    modules = (file, *(() if is_installed else find_modules(root, name)))
+    # What a pickled object imports is not known before it runs.
+    others = () if is_installed else find_modules(root).values()
+    modules = {module.name: module for module in (file, *others)}
     # The search copies the file there before its first trial.
     text = f"{config.local_path / 'code' / file.name}:{name}"
-    # What a pickled object imports is not known before it runs, so that all of them count as imported.
-    return config.model_copy(update={"task": text}), TaskSource(
-        name, task_class, f"{file.stem}:{name}", modules, modules
-    )
+    return config.model_copy(update={"task": text}), TaskSource(name, task_class, f"{file.stem}:{name}", modules)
 
 
 def _find_root(module: ModuleType | None) -> Path:
     """Return the folder that Python imports `module` and its neighbours from. A notebook has no file."""
     file, package = getattr(module, "__file__", None), getattr(module, "__package__", None)
-    return Path(file).resolve().parents[len(package.split(".")) if package else 0] if file else Path.cwd()
+    return Path(file).absolute().parents[len(package.split(".")) if package else 0] if file else Path.cwd()
 
 
 def _is_importable(module: ModuleType | None, task: Any) -> bool:
@@ -64,7 +63,7 @@ def _is_importable(module: ModuleType | None, task: Any) -> bool:
 
 
 def _is_installed(module: str, root: Path) -> bool:
-    return root.name in ("site-packages", "dist-packages") or (root == ROOT and module.partition(".")[0] in OURS)
+    return root.name in ("site-packages", "dist-packages") or module.partition(".")[0] == PACKAGE.name
 
 
 def _pickle(task: Any) -> str:

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.execution.cluster.local_machine import count_available_cpus
+from searchlight.search.formatting import DISTRIBUTION
 from searchlight.trainables.filesystem.atomic_file import write_atomic
+from searchlight.trainables.registry import PACKAGE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = PACKAGE.resolve().parent
 FILES = ("search.yaml", "environment.json", "requirements.txt", "code.diff")
 LONGEST_DIFF = 2**20
 TIMEOUT_S = 20
 GPU_QUERY = "--query-gpu=name,memory.total,driver_version"
 
 
-def write(folder: Path, task: str, modules: Sequence[Path], nodes: Sequence[Mapping[str, float]]) -> None:
+def write(folder: Path, task: str, modules: Mapping[str, Path], nodes: Sequence[Mapping[str, float]]) -> None:
     """Write environment.json, requirements.txt, and code.diff if the code differs from a commit."""
     path = Path(task.rpartition(":")[0])
     if modules:
@@ -52,7 +54,7 @@ def read(folder: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
-def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple[str, str]:
+def get_code_version(path: Path, modules: Mapping[str, Path], folder: Path) -> tuple[str, str]:
     """Return the commit of the repository of the file `path`, and a diff of uncommitted changes.
 
     If git does not track the file, or if it is the copy in the `folder` of a search, return a digest of `modules`.
@@ -62,7 +64,7 @@ def get_code_version(path: Path, modules: Sequence[Path], folder: Path) -> tuple
     if not commit or path.is_relative_to(folder) or not _run_git(beside, "ls-files", path.name):
         return compute_digest(modules), ""
     # Other untracked files are not the task's code, e.g. the folder of the searches.
-    unknown = _run_git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules))
+    unknown = _run_git(beside, "ls-files", "--others", "--exclude-standard", "--", *map(str, modules.values()))
     if not unknown and not _run_git(beside, "status", "--porcelain", "--untracked-files=no"):
         return commit, ""
     return f"{commit}-dirty", _get_diff(beside)
@@ -73,18 +75,22 @@ def get_searchlight_version() -> str:
     if (ROOT / ".git").exists() and (commit := _run_git(ROOT, "rev-parse", "HEAD")):
         return f"{commit}-dirty" if _run_git(ROOT, "status", "--porcelain") else commit
     try:
-        return version("searchlight")
+        return version(DISTRIBUTION)
     except PackageNotFoundError:  # not installed
         return "unknown"
 
 
-def compute_digests(modules: Sequence[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each Python file in `modules`, files and packages, by its path relative to the task."""
-    files = [(file, path.parent) for path in modules for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return {file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file, root in files}
+def compute_digests(modules: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of each Python file in `modules`, files and packages by name, by its path relative to them."""
+    files = {
+        (name / file.relative_to(path)).as_posix(): file
+        for name, path in zip(map(Path, modules), modules.values(), strict=True)
+        for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))
+    }
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 
 
-def compute_digest(modules: Sequence[Path]) -> str:
+def compute_digest(modules: Mapping[str, Path]) -> str:
     """Return one digest of all Python files in `modules`."""
     lines = "".join(f"{name} {each}\n" for name, each in sorted(compute_digests(modules).items()))
     return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()[:16]}"

@@ -147,7 +147,10 @@ def cluster(network, bucket, mlflow_server):
     """A head and two workers, each on a machine of its own, and a user on the head with his copy of the project."""
     server, _ = bucket
     made = RayCluster(network, {**server.env, **SECRETS, "MLFLOW_TRACKING_URI": mlflow_server.url})
-    copied = [ROOT / name for name in ("search", "trainables", "models", ".rayignore", ".gitignore")]
+    copied = [
+        ROOT / name
+        for name in ("searchlight", "search", "trainables", "models", "pyproject.toml", ".rayignore", ".gitignore")
+    ]
     copied += [TASKS / "toy.py", TASKS / "beside.py"]
     made.head.run("mkdir", made.folder)
     made.head.run("cp", "-r", *copied, made.folder)

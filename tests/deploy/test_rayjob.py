@@ -114,7 +114,7 @@ def test_image_has_what_it_copies_and_no_root():
     lines = [line.split() for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
     sources = [source for word, *words in lines if word == "COPY" for source in words[:-1]]
     assert all((ROOT / source).exists() for source in sources)
-    assert {"deploy", "models", "search", "trainables", "requirements.lock"} <= set(sources)
+    assert {"deploy", "models", "search", "searchlight", "trainables", "requirements.lock"} <= set(sources)
     assert lines[-1] == ["USER", "1000"]
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     python = re.search(r"^FROM python:3\.(\d+)-slim", DOCKERFILE, flags=re.MULTILINE)[1]

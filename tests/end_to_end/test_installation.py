@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 
 from tests.conftest import ROOT
 
+PARTS = ("models", "search", "trainables")
 TASK = """
 import torch
 from models import make_net
@@ -37,8 +38,8 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    for name in ("deploy", "models", "search", "trainables"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("models", "search", "searchlight", "trainables"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", "dist"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=folder, check=True)
     (path,) = (folder / "dist").iterdir()
@@ -47,10 +48,11 @@ def wheel(tmp_path_factory):
 
 def test_wheel_has_every_file_that_a_run_reads(wheel):
     names = {*zipfile.ZipFile(wheel).namelist()}
-    packages = ("models", "search", "trainables")
-    files = {path for top in packages for path in (ROOT / top).rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert {f"{package}/py.typed" for package in packages} <= names
-    assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+    files = {path for top in PARTS for path in (ROOT / top).rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert {f"searchlight/{path.relative_to(ROOT).as_posix()}" for path in files} <= names
+    assert {"searchlight/__init__.py", "searchlight/py.typed"} <= names
+    (metadata,) = {name.partition("/")[0] for name in names} - {"searchlight"}
+    assert metadata.endswith(".dist-info"), "nothing else may clash with packages of users"
 
 
 @pytest.mark.slow

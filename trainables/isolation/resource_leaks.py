@@ -22,7 +22,7 @@ from searchlight.trainables.isolation.settings import is_cuda_in_use
 GRACE_S = 0.5  # how long threads and processes may take to end after their trial
 GIB = 2**30
 # Packages that start threads for the life of the process.
-LASTING_THREADS = ("ray", "torch", "grpc", "tqdm", "trainables")
+LASTING_THREADS = ("ray", "torch", "grpc", "tqdm", "searchlight")
 # Parts of the commands of processes that libraries start in this way.
 LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "torch_shm")
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/memfd:")

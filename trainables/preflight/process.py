@@ -25,7 +25,7 @@ from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import end_data_loaders
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings
-from searchlight.trainables.registry import load_class
+from searchlight.trainables.registry import enter_task_folder, get_python_path, load_class
 
 ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
 POLL_S = 0.1
@@ -44,6 +44,7 @@ def audit_task(
     Returns:
         An AuditResult as JSON.
     """
+    enter_task_folder()
     device = torch.device("cuda", 0) if on_gpu and torch.cuda.is_available() else torch.device("cpu")
     asked = AuditRequest(**request)
     logging.getLogger("searchlight.trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
@@ -113,7 +114,7 @@ def audit_one_rank(
     The gang of `context` takes no part, so that none of its collectives can wait for another rank.
     """
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    environment = {**os.environ, **ranks, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **ranks, "PYTHONPATH": get_python_path()}
     if on_gpu := context.device.type == "cuda":
         visible, index = os.environ.get("CUDA_VISIBLE_DEVICES"), context.device.index or 0
         environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index] if visible else str(index)

@@ -21,7 +21,7 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
 from searchlight.trainables.preflight.findings import Finding, make_finding
 from searchlight.trainables.preflight.observation import UNLIMITED
-from searchlight.trainables.registry import load_class
+from searchlight.trainables.registry import enter_task_folder, get_python_path, load_class
 from searchlight.trainables.training.trainer import TrialTrainer
 
 LONGEST_S = 120.0
@@ -61,7 +61,7 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
         RuntimeError: A rank ended without a result.
     """
     with tempfile.TemporaryDirectory(prefix="searchlight-ranks-") as folder:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": get_python_path()}
         processes = []
         for rank in range(workers):
             request = {"reference": reference, "config": config, "rank": rank, "ranks": workers, "folder": folder}
@@ -85,6 +85,7 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
 
 def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, folder: str) -> None:
     """Run this process as one rank of `ranks`, and write its samples and metrics to `folder`."""
+    enter_task_folder()
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
     measured = _measure(reference, config, Context("cpu", rank, ranks))
     result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")

@@ -28,7 +28,7 @@ from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loa
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import from_dict
 from searchlight.trainables.private_api import get_ray_train_session_dir
-from searchlight.trainables.registry import find_user_frame, load_class
+from searchlight.trainables.registry import enter_task_folder, find_user_frame, load_class
 from searchlight.trainables.task import images
 from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.update.reduction import PeerFailed
@@ -56,6 +56,7 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
         config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
         runner_class: Runs the segments. Default: TrialRunner, for a task class.
     """
+    enter_task_folder()
     registry, gang = config["registry"], config["gang"]
     settings: WorkerSettings = config["worker"]
     # Libraries that connect to Ray must find this cluster, not another one on the host.

@@ -7,13 +7,12 @@ import os
 import re
 import secrets
 import signal
-import site
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,37 +23,36 @@ from ray.job_config import JobConfig
 from searchlight.search import private_api
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from searchlight.trainables.registry import link_modules
 
-PACKAGES = ("search", "trainables", "models")  # uploaded to a cluster, so that its nodes run this version
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
 OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a third of the memory
 
 
 @contextmanager
-def ray_session(modules: Sequence[Path], root: Path, code: Path) -> Iterator[None]:
+def ray_session(code: Path) -> Iterator[None]:
     """Start Ray on this machine unless RAY_ADDRESS names a cluster. Shut it down afterwards.
 
     Args:
-        modules: Files and packages that the workers import in addition to this project.
-        root: The folder that contains `search`, `trainables` and `models`.
-        code: The folder with the search's copy of `modules`, which workers on this machine import. The user may edit
-            the originals, and those of a submitted job are deleted with it.
+        code: The folder with the search's copy of the task's modules, which workers import in addition to this project.
+            The user may edit the originals. It does not exist if the task is an installed one.
     """
     with ExitStack() as services:
         # Outermost, since Ray's threads print until it has shut down.
         services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
         if uses_existing_cluster():
-            hidden = {path.stem for path in modules}  # a user's own `models` replaces ours
-            paths = [*(root / package for package in PACKAGES if package not in hidden), *modules]
-            _init_ray(runtime_env={"py_modules": [str(path) for path in paths]})
+            # Ray uploads both, so that its nodes run this version.
+            folder = services.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-"))
+            links = link_modules(Path(folder, "modules"), code).iterdir()
+            _init_ray(runtime_env={"py_modules": [str(link) for link in links]})
         else:
-            _start_local_cluster(root, code, services)
+            _start_local_cluster(code, services)
         services.callback(shut_down)
         services.callback(_cancel_color_reset)
         yield
 
 
-def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
+def _start_local_cluster(code: Path, services: ExitStack) -> None:
     folder = tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
     # Another process removes the folder, also if this one is killed.
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), folder]
@@ -64,10 +62,8 @@ def _start_local_cluster(root: Path, code: Path, services: ExitStack) -> None:
     services.push(lambda kind, *_: janitor.communicate("" if kind else "ended") and None)
     # Set in this process, since with a `runtime_env`, Ray cannot start worker processes in advance.
     before = dict(os.environ)
-    # Not for an installed project: other packages in its folder could hide modules of the standard library.
-    is_installed = root in {Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())}
-    folders = [str(code), *([] if is_installed else [str(root)]), *filter(None, [before.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+    links = link_modules(Path(folder, "modules"), code)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(links), *filter(None, [before.get("PYTHONPATH")])])
     os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
     try:
         _create_private_token()

@@ -7,12 +7,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.option import REPLACED, Option
+from searchlight.trainables.registry import PACKAGE
 
 
 class GroupedOption(click.Option):
@@ -76,6 +79,14 @@ def exit_with(message: object, code: int) -> NoReturn:
     """Print `message` to standard error and exit with `code`."""
     print(message, file=sys.stderr)
     raise click.exceptions.Exit(code)
+
+
+def run_script(module: str) -> NoReturn:
+    """Run the command `main` of `module`, as a script of a clone does."""
+    # The other folders of the clone, such as models/ and tests/, would hide modules of the user.
+    root = PACKAGE.resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != root]
+    run_command(import_module(module).main)
 
 
 def run_command(command: click.Command) -> NoReturn:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-from searchlight.search.config.task_source import load_task_source
+from searchlight.search.config.task_source import choose_module_name, load_task_source
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.formatting import log_model_command, replay_command, resume_command
@@ -23,10 +23,9 @@ from searchlight.search.tracking.model import ModelRequest
 from searchlight.search.tracking.runs import LONGEST_PARAM
 from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
-from searchlight.trainables.registry import BUILT_IN_TASKS
+from searchlight.trainables.registry import find_tasks, link_modules
 
 TIMEOUT_S = 900.0  # building a task may load its data
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def log_best(place: StoragePath, register: str = "") -> str:
@@ -65,12 +64,12 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
     config = build_resume_config(searched.about, place, {})
     tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
     path, _, name = config.task.rpartition(":")
-    code = folder / "code"  # missing if the search ran on an existing cluster
-    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules
+    code = folder / "code"  # earlier versions made none if the search ran on an existing cluster
+    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules.values()
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective.metric}
     tags |= {"value": best.value} if best.run is None else _build_run_tags(searched, best.run)
     request = ModelRequest(
-        reference=f"{Path(path).stem}:{name}" if path else BUILT_IN_TASKS[name],
+        reference=f"{choose_module_name(Path(path))}:{name}" if path else find_tasks()[name],
         trained=best.checkpoint,
         code=[str(module) for module in modules if module.name != "__pycache__"],
         experiment=config.experiment,
@@ -90,10 +89,11 @@ def _build_run_tags(searched: SearchRecord, number: int) -> dict[str, Any]:
 
 def _run_log_model(request: ModelRequest, tracking_uri: str) -> str:
     """Log the model in a separate process and return its URI."""
-    folders = {str(Path(module).parent) for module in request.code}
-    paths = [*folders, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {**os.environ, URI: tracking_uri, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
+        code = Path(request.code[0]).parent if request.code else Path(folder, "code")
+        links = link_modules(Path(folder, "modules"), code)
+        paths = [str(links), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {**os.environ, URI: tracking_uri, "PYTHONPATH": os.pathsep.join(paths)}
         asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
         asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
         try:

@@ -7,6 +7,7 @@ The driver never imports torch. If this fresh process can build the task, the pr
 
 import ast
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -23,11 +24,10 @@ from searchlight.search.tracking.errors import describe_mlflow_error
 from searchlight.search.tracking.model import ModelRequest
 from searchlight.trainables import checkpoint
 from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.registry import PACKAGE, enter_task_folder
 from searchlight.trainables.training.predictor import Predictor
 
-ROOT = Path(__file__).resolve().parents[3]
 SERVED = Path(__file__).with_name("pyfunc.py")
-PACKAGES = ("trainables", "models")
 
 
 class TaskError(Exception):
@@ -57,7 +57,6 @@ def log_model(request: ModelRequest) -> str:
     except (Exception, SystemExit) as error:  # the task's own code may raise anything
         raise TaskError from error
     set_experiment(experiment_id=run.info.experiment_id)
-    hidden = {Path(path).stem for path in request.code}  # a user's own `models` replaces ours
     with tempfile.TemporaryDirectory(prefix="searchlight-model-") as folder:
         predictor.save(Path(folder) / "weights" / "weights.pt")
         # Unlike pyfunc.log_model, this accepts an ended run, and does not change its status.
@@ -72,13 +71,19 @@ def log_model(request: ModelRequest) -> str:
             tags=request.tags,
             python_model=str(SERVED),
             artifacts={"weights": str(Path(folder) / "weights")},
-            code_paths=[*(str(ROOT / package) for package in PACKAGES if package not in hidden), *request.code],
+            code_paths=[str(_copy_package(Path(folder))), *request.code],
             signature=signature,
             input_example=example,
             pip_requirements=_collect_requirements([Path(path) for path in request.code]),
         )
     registered = f"models:/{request.register}/{info.registered_model_version}"
     return registered if request.register else info.model_uri
+
+
+def _copy_package(folder: Path) -> Path:
+    """Copy to `folder` what a model needs of Searchlight: all but the search."""
+    ignored = shutil.ignore_patterns("__pycache__", "search")
+    return Path(shutil.copytree(PACKAGE.resolve(), folder / PACKAGE.name, ignore=ignored))
 
 
 def _find_run(client: MlflowClient, name: str, search_id: str) -> Run:
@@ -104,7 +109,8 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
 
 def _collect_requirements(own: Sequence[Path]) -> list[str]:
     """Return the requirements of the task's files and of our imported modules. Workers' modules need Ray."""
-    loaded = [module.__file__ for name, module in [*sys.modules.items()] if name.partition(".")[0] in PACKAGES]
+    packages = (f"{PACKAGE.name}.trainables.", f"{PACKAGE.name}.models.")
+    loaded = [module.__file__ for name, module in [*sys.modules.items()] if name.startswith(packages)]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return pin_requirements([SERVED, *map(Path, filter(None, loaded)), *files])
 
@@ -114,7 +120,7 @@ def pin_requirements(files: Iterable[Path]) -> list[str]:
 
     The local part of a version such as 2.13.0+cpu is removed, since package indexes do not have it.
     """
-    names = {name for file in files for name in _find_imports(file)} - sys.stdlib_module_names
+    names = {name for file in files for name in _find_imports(file)} - sys.stdlib_module_names - {PACKAGE.name}
     distributions = packages_distributions()
     found = {found for name in names for found in distributions.get(name, ())}
     return sorted(f"{name}=={version(name).partition('+')[0]}" for name in found)
@@ -153,4 +159,5 @@ def _format_error(error: BaseException | None) -> str:
 
 
 if __name__ == "__main__":
+    enter_task_folder()
     main(*(Path(argument).absolute() for argument in sys.argv[1:]))

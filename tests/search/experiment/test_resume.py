@@ -142,7 +142,7 @@ def test_changed_code_is_set_aside_once_for_each_change(tmp_path, monkeypatch):
             held = create_search(planned)
         held.store.close()
         copy_code(planned.source, folder)
-        assert all(path.exists() for path in planned.source.modules)
+        assert all(path.exists() for path in planned.source.modules.values())
         return code.read_text()
 
     def copies():

@@ -34,7 +34,7 @@ from searchlight.search.experiment import SearchConfig, plan
 
 for task, options in ((Own, {{}}), (train, {{"objective": ("loss:min",), "search": {{"lr": "0..1"}}}})):
     planned = plan(SearchConfig(task=task, name="own", scheduler="none", **options))
-    print(planned.source.reference, *(path.name for path in planned.source.modules), planned.config.experiment)
+    print(planned.source.reference, *sorted(planned.source.modules), planned.config.experiment)
     print(planned.config.task.removeprefix(str(Path.cwd())))
 """
 
@@ -64,9 +64,9 @@ def test_task_of_the_main_module_is_kept_pickled(folder, how):
     (folder / "script.py").write_text(text)
     arguments = {"script": ["script.py"], "notebook": ["-"], "module": ["-m", "package.main"]}[how]
     assert run(folder, *arguments, input=text if how == "notebook" else "") == [
-        "task_Own:Own task_Own.py helpers.py script.py package Own",
+        "task_Own:Own helpers.py package script.py task_Own.py Own",
         "/runs/own/code/task_Own.py:Own",
-        "task_train:train task_train.py helpers.py script.py package train",
+        "task_train:train helpers.py package script.py task_train.py train",
         "/runs/own/code/task_train.py:train",
     ]
 
@@ -81,19 +81,20 @@ def test_task_of_a_file_keeps_its_file(folder, package):
     expected = {
         "": ["own:Own helpers.py own.py Own", "/own.py:Own", "own:train helpers.py own.py train", "/own.py:train"],
         "package": [
-            "task_Own:Own task_Own.py helpers.py package Own",
+            "task_Own:Own helpers.py package task_Own.py Own",
             "/runs/own/code/task_Own.py:Own",
-            "task_train:train task_train.py helpers.py package train",
+            "task_train:train helpers.py package task_train.py train",
             "/runs/own/code/task_train.py:train",
         ],
     }[package]
-    assert [line.replace(" __init__.py", "") for line in printed] == expected
+    assert printed == expected
 
 
 def test_installed_task_is_imported_and_brings_no_files():
     config, source = resolve_task(SearchConfig(task=ArcTask, name="own"))
-    assert source.modules[0].read_text() == "from searchlight.trainables.arc.task import ArcTask\n"
-    assert (len(source.modules), source.task_class) == (1, ArcTask)
+    (file,) = source.modules.values()
+    assert file.read_text() == "from searchlight.trainables.arc.task import ArcTask\n"
+    assert source.task_class is ArcTask
     assert config.task.endswith("own/code/task_ArcTask.py:ArcTask")
 
 

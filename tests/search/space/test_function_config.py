@@ -149,7 +149,7 @@ def file(tmp_path, monkeypatch):
 def test_function_of_a_config_is_found_in_its_file(file, name):
     source = load_task_source(f"{file}:{name}")
     assert source.task_class is None
-    assert (source.reference, source.modules) == (f"functions_of_a_user:{name}", (file,))
+    assert (source.reference, source.modules) == (f"functions_of_a_user:{name}", {file.name: file})
 
 
 @pytest.mark.parametrize("name", ["Model", "two", "number"])

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from searchlight.trainables.isolation.process import SETTINGS, ProcessSnapshot
+from searchlight.trainables.registry import enter_task_folder, link_modules
 from searchlight.trainables.worker.messages import SegmentEnd
 from tests.trainables.isolation.leaky_tasks import CHANGES, KEPT, LEAKS
 from tests.trainables.isolation.trials import run_in, worker_of
@@ -175,24 +176,24 @@ class Mine(Regression):
 
 @pytest.fixture
 def own_task(tmp_path, monkeypatch):
-    """Makes a task of two files and one that is imported late, each in a name of its own, and as Ray lays them out."""
+    """Makes a task of two files and one that is imported late, as a worker finds them."""
 
-    def make(name: str, epilogue: str = "", of_ray: bool = False) -> str:
+    def make(name: str, epilogue: str = "") -> str:
         files = {name: TASK_FILE.format(name=name) + epilogue, f"{name}_late": "calls = 0\n"}
         files[f"{name}_helper"] = "import itertools\ncounter = itertools.count()\n"
         for file, content in files.items():
-            folder = tmp_path / "py_modules_files" / f"_ray_pkg_{file}" if of_ray else tmp_path / name
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{file}.py").write_text(content)
-            monkeypatch.syspath_prepend(str(folder))
+            (tmp_path / "code").mkdir(exist_ok=True)
+            (tmp_path / "code" / f"{file}.py").write_text(content)
+        monkeypatch.syspath_prepend(link_modules(tmp_path / "modules", tmp_path / "code"))
+        enter_task_folder()
         return f"{name}:Mine"
 
     return make
 
 
-@pytest.mark.parametrize("name", ["own_state", "own_state_of_ray"])
-def test_own_modules_are_imported_anew_and_others_once(run, own_task, name):
-    worker = worker_of(own_task(name, of_ray=name.endswith("of_ray")))
+def test_own_modules_are_imported_anew_and_others_once(run, own_task):
+    name = "own_state"
+    worker = worker_of(own_task(name))
     before = {
         name: sys.modules[name]
         for name in (name, "tests.trainables.toy_models", "searchlight.trainables.task", "numpy")

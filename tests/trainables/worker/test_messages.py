@@ -71,5 +71,5 @@ def test_stack_of_libraries_alone_has_no_user_frame():
 
 
 def test_messages_are_imported_without_ray_and_torch():
-    code = "import sys, trainables.worker.messages; sys.exit(bool({'ray', 'torch'} & {*sys.modules}))"
+    code = "import sys, searchlight.trainables.worker.messages; sys.exit(bool({'ray', 'torch'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
