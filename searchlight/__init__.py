@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
-    from searchlight.search.experiment import resume, run
+    from searchlight.search.experiment.runner import resume, run
     from searchlight.search.study.record import load_search
     from searchlight.trainables.task import Task, TaskConfig, searchable
 

@@ -8,12 +8,12 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from searchlight import __version__
 from searchlight.search.execution.cluster.local_machine import count_available_cpus
-from searchlight.search.formatting import DISTRIBUTION
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.registry import PACKAGE
 
@@ -74,17 +74,14 @@ def get_searchlight_version() -> str:
     """Return the commit of this project if it runs from its repository, else the version of the package."""
     if (ROOT / ".git").exists() and (commit := _run_git(ROOT, "rev-parse", "HEAD")):
         return f"{commit}-dirty" if _run_git(ROOT, "status", "--porcelain") else commit
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:  # not installed
-        return "unknown"
+    return __version__
 
 
 def compute_digests(modules: Mapping[str, Path]) -> dict[str, str]:
     """Return the SHA-256 of each Python file in `modules`, files and packages by name, by its path relative to them."""
     files = {
-        (name / file.relative_to(path)).as_posix(): file
-        for name, path in zip(map(Path, modules), modules.values(), strict=True)
+        (Path(name) / file.relative_to(path)).as_posix(): file
+        for name, path in modules.items()
         for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))
     }
     return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}

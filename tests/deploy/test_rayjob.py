@@ -9,6 +9,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
+import searchlight
 from deploy.limits import node_types
 from searchlight.search.execution.cluster.resources import GANG_BYTES
 from searchlight.search.run import main
@@ -94,8 +95,7 @@ def test_job_ends_once_with_a_token_and_the_locked_ray(job, cluster):
 
 def test_pods_have_one_image_of_this_version_and_no_privileges(cluster):
     (image,) = {container["image"] for container in containers(cluster)}
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert image.endswith(f":{version}")
+    assert image.endswith(f":{searchlight.__version__}")
     assert f"--tag {image} " in DOCKERFILE
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
         assert group["template"]["spec"]["securityContext"]["runAsNonRoot"] is True

@@ -34,10 +34,13 @@ def commit(project, *files):
     return git(project, "rev-parse", "HEAD")
 
 
+def modules_of(project):
+    return {name: project / name for name in ("helper.py", "my_task.py")}
+
+
 def written(project):
     folder = project.parent / "search"
-    modules = [project / "helper.py", project / "my_task.py"]
-    write(folder, f"{project / 'my_task.py'}:MyTask", modules, [{"CPU": 2.0, "node:10.0.0.1": 1.0}])
+    write(folder, f"{project / 'my_task.py'}:MyTask", modules_of(project), [{"CPU": 2.0, "node:10.0.0.1": 1.0}])
     diff = folder / "code.diff"
     return read(folder), diff.read_text() if diff.exists() else ""
 
@@ -69,7 +72,7 @@ def test_uncommitted_change_is_kept_as_a_diff_that_applies(project):
 
 def test_version_outside_of_a_repository_is_a_digest(project):
     one, _ = written(project)
-    assert one["code"] == compute_digest([project / "helper.py", project / "my_task.py"])
+    assert one["code"] == compute_digest(modules_of(project))
     (project / "helper.py").write_text("b = 1\n")
     two, _ = written(project)
     assert two["code"].startswith("sha256:")
