@@ -87,9 +87,9 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """Return "a, b and c", or with another word before the last one."""
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def format_numbers(numbers: Sequence[int], most: int = 8) -> str:

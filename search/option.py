@@ -1,12 +1,13 @@
 """Declares the options of a search as fields of a model, and parses their values."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat
+from pydantic_core import CoreSchema, core_schema
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,33 @@ class Option:
     @property
     def is_on_command_line(self) -> bool:
         return self.metavar != "" or self.default is False
+
+
+class Options(BaseModel):
+    """The options that one package uses: each field declares an option of the command line and a key of YAML files."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        arbitrary_types_allowed=True,
+    )
+
+    def find_problems(self) -> Iterator[str]:
+        """Yield a line for each contradiction between these options. A subclass adds its own to those of `super()`."""
+        yield from ()
+
+
+class Choice:
+    """The annotation of a text that must be a key of `table`."""
+
+    def __init__(self, table: Iterable[str]) -> None:
+        self._names = list(table)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.literal_schema(self._names)
 
 
 def option(
@@ -71,11 +99,6 @@ def parse_duration(value: Any) -> Any:
     if match is None:
         raise ValueError(f"must be like 90s, 30m or 2h, but got {value!r}")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
-
-
-def parse_fidelity(value: Any, info: ValidationInfo) -> Any:
-    """Return an amount in the unit of --fidelity. Parse "10m" if that unit is GPU-seconds."""
-    return parse_duration(value) if info.data.get("fidelity") == "gpu-seconds" else value
 
 
 def join_choices(value: Any) -> Any:
@@ -147,7 +170,6 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 SMALLEST_AMOUNT = 1e-4  # Ray's smallest amount of a resource
 ResourceAmount = Annotated[float, Field(ge=SMALLEST_AMOUNT)]
 Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
-Amount = Annotated[PositiveFloat | None, BeforeValidator(parse_fidelity)]
 Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]
 
 

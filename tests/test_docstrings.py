@@ -1,6 +1,8 @@
 """Docstrings of functions begin with an imperative verb, as in Optuna's and Ray's documentation."""
 
 import ast
+import doctest
+import importlib
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,12 @@ def test_docstrings_of_functions_begin_with_a_verb(package):
     openings = openings_of(package)
     others = {place: " ".join(opening) for place, opening in openings.items() if not is_imperative(opening)}
     assert len(others) <= LARGEST_SHARE * len(openings), f"{len(others)} of {len(openings)}: {others}"
+
+
+def test_examples_in_docstrings_are_correct():
+    files = [file for package in PACKAGES for file in (ROOT / package, *(ROOT / package).rglob("*.py"))]
+    examples = [file for file in files if file.suffix == ".py" and ">>> " in file.read_text(encoding="utf-8")]
+    assert examples
+    for file in examples:
+        name = ".".join(("searchlight", *file.relative_to(ROOT).with_suffix("").parts))
+        assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -18,7 +18,6 @@ from ray.tune.search.optuna import OptunaSearch, optuna_search
 from benchmarks.search.problems.problems import OBJECTIVE, Problem
 from benchmarks.search.simulator import Job, Side
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.search_config import SchedulerName
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.factory import sampler_factory
@@ -52,12 +51,12 @@ class Searchlight:
         sampler: Callable[[int], BaseSampler] | None = None,
         schedule: Scheduler | None = None,
         study: Callable[..., SearchStudy] = SearchStudy,
-        scheduler: SchedulerName = "hyperband",
+        scheduler: str = "hyperband",
         trials: int = UNLIMITED,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
         sampler = sampler or sampler_factory(config.sampler, seed)
-        schedule = schedule or create_scheduler(config, problem.epochs, "min")
+        schedule = schedule or create_scheduler(config, problem.epochs, "min", seed=seed)
         self.study = study(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         self._searcher = StudySearcher(
             self.study, problem.space, schedule, SearchLimits(trials), Path("nowhere"), attempt="1"

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.best_trials import select_pareto_trials
-from searchlight.search.config import load_config
 from searchlight.search.formatting import format_value
-from searchlight.search.schedulers.factory import create_scheduler
-from searchlight.search.space.fidelity import UNLIMITED, Unit, cumulative_cost, format_amount
+from searchlight.search.space.fidelity import cumulative_cost, format_amount
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
@@ -91,14 +89,12 @@ def _build_sort_key(trial: FrozenTrial, objective: Objective, measure: Callable[
 
 def _build_progress_measure(searched: SearchRecord) -> Callable[[FrozenTrial], float]:
     """Return a function of how far a trial came: in epochs, or in rungs if trials reach these at other epochs."""
-    config = {name: value for name, value in searched.about.get("config", {}).items() if value is not None}
-    unit: Unit = config.get("fidelity", "epochs")
-    if unit == "epochs":
+    if searched.unit == "epochs":
         return lambda trial: max(intermediate_values(trial))
-    rungs = create_scheduler(load_config(config), UNLIMITED, searched.objective.mode).rungs
+    rungs = searched.rungs
 
     def count_passed_rungs(trial: FrozenTrial) -> float:
-        spent = max(cumulative_cost(get_reports(trial), unit).values(), default=0.0)
+        spent = max(cumulative_cost(get_reports(trial), searched.unit).values(), default=0.0)
         return sum(spent >= rung for rung in rungs)
 
     return count_passed_rungs

@@ -14,6 +14,7 @@ from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
 from searchlight.search.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
+from searchlight.search.schedulers.pbt import default_population
 
 LARGEST_FILE = 2**20
 
@@ -65,8 +66,8 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
         raise UsageError(*problems)
     path, _, label = config.task.rpartition(":") if isinstance(config.task, str) else ("", "", config.task.__name__)
     population = config.population
-    if config.scheduler == "pbt" and "trials" in config.model_fields_set:  # otherwise a task may declare the number
-        population = population or max(2, min(20, config.trials // 2))
+    if config.scheduler_class.makes_copies and "trials" in config.model_fields_set:  # else a task may declare it
+        population = population or default_population(config.trials)
     return config.model_copy(
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,

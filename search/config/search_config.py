@@ -4,12 +4,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PositiveFloat
+from pydantic import BeforeValidator, PlainSerializer, PositiveFloat
 
 from searchlight.search.folder import locations
 from searchlight.search.folder.working_copy import local_path_of
 from searchlight.search.option import (
-    Amount,
     Count,
     Duration,
     Point,
@@ -21,35 +20,35 @@ from searchlight.search.option import (
     parse_task,
     wrap_in_list,
 )
-from searchlight.search.space.fidelity import Unit
+from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.stop_condition import parse_stop_condition
 from searchlight.trainables.filesystem.paths import StoragePath
 
+GROUPS = (  # the headings of --help, in order
+    "Task",
+    "Budget",
+    "Resources",
+    "Scheduler",
+    "Sampler",
+    "Search space and objective",
+    "Storage and tracking",
+    "Output",
+    "Advanced",
+    "Only in a YAML file",
+)
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
-SchedulerName = Literal["asha", "asha-stop", "hyperband", "median", "pbt", "none"]
-HALVING = ("asha", "asha-stop", "hyperband")
 
 # --resume may override options that keep trials comparable.
 _budget = partial(option, "Budget", resumable=True)
 _resource = partial(option, "Resources", resumable=True)
-_scheduler = partial(option, "Scheduler")
 _sampler = partial(option, "Sampler")
 _space = partial(option, "Search space and objective")
 _storage = partial(option, "Storage and tracking")
 _advanced = partial(option, "Advanced")
 
 
-class SearchConfig(BaseModel):
+class SearchConfig(SchedulerOptions):
     """The options of a search. Each field declares an option of the command line and a key of a YAML file."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-        allow_inf_nan=False,
-        populate_by_name=True,
-        arbitrary_types_allowed=True,
-    )
 
     # In Python, also a class or a function. A planned search has the text.
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
@@ -82,23 +81,6 @@ class SearchConfig(BaseModel):
         None, "N", "Number of GPUs of each worker, e.g. 1 or 0.5. Default: 1 if the cluster has GPUs, else 0.", ge=0
     )
     concurrency: Count | None = _resource(None, "N", "Largest number of trials at a time. Default: as many as fit.")
-    scheduler: SchedulerName = _scheduler(
-        "hyperband", "NAME", "Algorithm that ends trials early: asha, asha-stop, hyperband, median, pbt or none."
-    )
-    reduction_factor: int = _scheduler(3, "N", "At a rung, continue one of this many trials.", schedulers=HALVING, ge=2)
-    fidelity: Unit = _scheduler(
-        "epochs", "UNIT", "Unit of a trial's budget: epochs, samples or gpu-seconds. median and pbt take only epochs."
-    )
-    max_fidelity: Amount = _scheduler(
-        None, "AMOUNT", "Largest budget of a trial in the unit of --fidelity, e.g. 27 or 10m. Default: all its epochs."
-    )
-    grace_period: Amount = _scheduler(
-        None,
-        "AMOUNT",
-        "Budget before which no trial ends early, in the unit of --fidelity. "
-        "Default: 1 epoch, or more if the task declares it; in another unit, the amount that gives three rungs.",
-        schedulers=(*HALVING, "median"),
-    )
     sampler: SamplerName = _sampler(
         "tpe", "NAME", "Algorithm that proposes parameters: tpe, gp, cmaes, qmc, nsga2 or random.", resumable=True
     )
@@ -141,12 +123,6 @@ class SearchConfig(BaseModel):
         None, "MODEL", "Register the best checkpoint as a model in MLflow.", resumable=True, alias="register"
     )
     quiet: bool = option("Output", False, "", "Print only warnings, failures and the result.", resumable=True)
-    population: int | None = _advanced(
-        None, "N", "Size of the population. Default: half of --trials, at most 20.", schedulers=("pbt",), ge=2
-    )
-    exploit_every: Count | None = _advanced(
-        None, "N", "Epochs between comparisons of the population. Default: an eighth of a trial.", schedulers=("pbt",)
-    )
     resources: dict[str, ResourceAmount] = _advanced(
         {}, "NAME=AMOUNT", "Amount of a custom Ray resource of each worker.", resumable=True
     )
@@ -190,4 +166,4 @@ class SearchConfig(BaseModel):
         return local_path_of(self.path)
 
 
-OPTIONS = list_options(SearchConfig)
+OPTIONS = sorted(list_options(SearchConfig), key=lambda declared: GROUPS.index(declared.group))

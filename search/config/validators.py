@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from searchlight.search.config.search_config import OPTIONS, SearchConfig
+from searchlight.search.config.search_config import SearchConfig
 from searchlight.search.option import SMALLEST_AMOUNT
 from searchlight.search.space.function_config import check_parameter_names
 from searchlight.trainables.filesystem.paths import RemotePath
@@ -12,8 +12,8 @@ FEWEST_CONFIRMING_RUNS = 4
 
 def find_contradictions(config: SearchConfig) -> list[str]:
     """Return a message for each contradiction between options of a search."""
-    checks = (_check_name, _check_once, _check_confirm, _check_workers, _check_scheduler, _check_fidelity, _check_study)
-    return [message for check in checks for message in check(config)]
+    checks = (_check_name, _check_once, _check_confirm, _check_workers, _check_scheduler, _check_study)
+    return [*config.find_problems(), *(message for check in checks for message in check(config))]
 
 
 def _check_name(config: SearchConfig) -> Iterator[str]:
@@ -45,10 +45,10 @@ def _check_confirm(config: SearchConfig) -> Iterator[str]:
         yield f"--confirm must be 0 with --once, but got {runs}: there is one config. Leave it out."
     elif runs and config.trials < 2:
         yield f"--trials must be at least 2 with --confirm {runs}, but got {config.trials}: it compares configs."
-    if runs and config.scheduler == "pbt":
+    if runs and config.scheduler_class.makes_copies:
         yield (
-            f"--confirm must be 0 with --scheduler pbt, but got {runs}: a member's parameters change while it trains, "
-            "and no config trains the like again. Leave it out."
+            f"--confirm must be 0 with --scheduler {config.scheduler}, but got {runs}: a member's parameters change "
+            "while it trains, and no config trains the like again. Leave it out."
         )
 
 
@@ -68,35 +68,17 @@ def _check_workers(config: SearchConfig) -> Iterator[str]:
 
 
 def _check_scheduler(config: SearchConfig) -> Iterator[str]:
-    for option in OPTIONS:
-        known = option.schedulers or (config.scheduler,)
-        if config.scheduler not in known and getattr(config, option.key) != option.default:
-            yield f"{option.name} must come with --scheduler {', '.join(known)}, but got {config.scheduler}."
-    if config.scheduler == "pbt" and config.trials < 2:
-        yield f"--trials must be at least 2 with --scheduler pbt, but got {config.trials}."
-    elif config.scheduler == "pbt" and "trials" in config.model_fields_set and (config.population or 0) > config.trials:
+    if not config.scheduler_class.makes_copies:
+        pass
+    elif config.trials < 2:
+        yield f"--trials must be at least 2 with --scheduler {config.scheduler}, but got {config.trials}."
+    elif "trials" in config.model_fields_set and config.trials < (config.population or 0):
         yield (
             f"--population must be at most --trials, {config.trials}, but got {config.population}. "
             "Trials beyond it are the copies."
         )
     if len(config.objective) > 1 and config.sampler == "cmaes":
         yield f"--sampler must be tpe, gp, nsga2, qmc or random with {len(config.objective)} objectives, but got cmaes."
-
-
-def _check_fidelity(config: SearchConfig) -> Iterator[str]:
-    unit, most, grace = config.fidelity, config.max_fidelity, config.grace_period
-    if unit != "epochs" and config.scheduler in ("median", "pbt"):
-        yield f"--fidelity must be epochs with --scheduler {config.scheduler}, but got {unit}."
-    if unit != "epochs" and most is None:
-        example = "600 or 10m" if unit == "gpu-seconds" else "100000"
-        yield (
-            f"--max-fidelity must come with --fidelity {unit}, but got none. Set a trial's largest budget: {example}."
-        )
-    for name, amount in (("--max-fidelity", most), ("--grace-period", grace)):
-        if unit == "epochs" and amount is not None and amount % 1:
-            yield f"{name} must be a whole number of epochs, but got {amount:g}."
-    if most is not None and grace is not None and grace > most:
-        yield f"--grace-period must be at most --max-fidelity, {most:g}, but got {grace:g}."
 
 
 def _check_study(config: SearchConfig) -> Iterator[str]:

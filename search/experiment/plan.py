@@ -30,7 +30,6 @@ from searchlight.search.folder.locations import check_location
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
-from searchlight.search.schedulers.pbt import PopulationBasedTraining
 from searchlight.search.space import function_config
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.initial_points import initial_points
@@ -62,7 +61,7 @@ class SearchPlan(HasObjectives):
     def trials(self) -> int:
         """The number of trials to start: at most one per combination, unless weights tell copies apart."""
         combinations = self.space.list_combinations()
-        if combinations is None or self.config.scheduler == "pbt":
+        if combinations is None or self.schedule.makes_copies:
             return self.config.trials
         return min(self.config.trials, len(combinations))
 
@@ -76,7 +75,7 @@ class SearchPlan(HasObjectives):
     def confirmation(self) -> ConfirmationPlan | None:
         """The plan that chooses the confirming runs, or None if the search has no confirming runs."""
         config = self.config
-        if config.confirm == 0 or config.once or config.scheduler == "pbt" or self.trials < 2:
+        if config.confirm == 0 or config.once or self.schedule.makes_copies or self.trials < 2:
             return None
         space, defaults = self.space, None
         if self.source.task_class or len(space.get_defaults()) == len(space.parameters):
@@ -125,7 +124,7 @@ def plan(config: SearchConfig) -> SearchPlan:
     space, notes = (space, ()) if may_train_on_gpus(config) else leave_out_fp16(config, space)
     planned = replace(build_plan(config, source, space), notes=notes)
     first = initial_points(planned.space, config.try_, config.trials)
-    fresh = planned.schedule.size if isinstance(planned.schedule, PopulationBasedTraining) else config.trials
+    fresh = planned.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
         raise UsageError(
             f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
@@ -168,7 +167,7 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
     judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
-    schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from)
+    schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from, config.seed)
     if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:

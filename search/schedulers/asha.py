@@ -6,8 +6,9 @@ rung.
 
 import itertools
 from collections.abc import Sequence
+from typing import ClassVar, Self
 
-from searchlight.search.schedulers.base import RungScheduler, Segment, TrialProgress
+from searchlight.search.schedulers.base import RungScheduler, SchedulerSettings, Segment, TrialProgress
 from searchlight.search.space.fidelity import Unit
 from searchlight.search.space.objectives import Mode, to_loss
 
@@ -16,7 +17,7 @@ class ASHAScheduler(RungScheduler):
     """Asynchronous successive halving, which pauses trials at rungs and promotes the best ones."""
 
     @classmethod
-    def without_stopping(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> "ASHAScheduler":
+    def without_stopping(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> Self:
         """Return a scheduler that trains each trial to its end."""
         return cls((limit,), 2, mode, unit)
 
@@ -68,3 +69,13 @@ class ASHAScheduler(RungScheduler):
         values = {trial.number: value for trial in trials if (value := trial.get_value_at(rung)) is not None}
         reached = (trial for trial in trials if trial.number in values)
         return sorted(reached, key=lambda t: (t.broke_off, to_loss(values[t.number], self.mode), t.number))
+
+
+class FullTraining(ASHAScheduler):
+    """The scheduler "none", which trains each trial to its end."""
+
+    own_options: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> Self:
+        return cls.without_stopping(settings.limit, settings.mode, settings.unit)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 from searchlight.search.space.fidelity import Unit, format_amount, unit_label
 from searchlight.search.space.objectives import Mode
@@ -106,8 +106,85 @@ class Prune:
     reason: str
 
 
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """What a scheduler is created from. Each uses what it knows.
+
+    Attributes:
+        limit: The largest budget of a trial, in `unit`.
+        mode: "min" or "max", the direction of the first objective.
+        unit: The unit of fidelity.
+        judged_from: The first epoch whose value predicts the final one.
+        seed: The seed of random choices.
+        reduction_factor: At a rung, one of this many trials continues.
+        grace_period: The budget before which no trial ends early, or None for the default.
+        population: The size of a population, or None for the default.
+        exploit_every: The epochs between comparisons of a population, or None for the default.
+    """
+
+    limit: float
+    mode: Mode
+    unit: Unit = "epochs"
+    judged_from: int = 1
+    seed: int = 0
+    reduction_factor: int = 3
+    grace_period: float | None = None
+    population: int | None = None
+    exploit_every: int | None = None
+
+    @property
+    def lowest_rung(self) -> float:
+        """The lowest budget of a rung. The default for samples and seconds is two rungs below the limit."""
+        if self.grace_period is not None:
+            return self.grace_period
+        return self.judged_from if self.unit == "epochs" else self.limit / self.reduction_factor / self.reduction_factor
+
+
+class SchedulerTraits:
+    """What sets a class of schedulers apart. Each attribute has the value that holds for most of them.
+
+    Attributes:
+        own_options: The options that only some schedulers use, and this one does.
+        counts_epochs: Whether it compares trials by epochs only.
+        makes_copies: Whether trials may continue from another trial's weights with other hyperparameters.
+    """
+
+    own_options: ClassVar[tuple[str, ...]] = ()
+    counts_epochs: ClassVar[bool] = False
+    makes_copies: ClassVar[bool] = False
+
+    @property
+    def max_fresh_trials(self) -> int | None:
+        """The number of trials that start from new weights, or None if all do."""
+        return None
+
+
 class Scheduler(Protocol):
-    """Decides when trials pause, which continue and which end. --dry-run prints its `__str__`."""
+    """Decides when trials pause, which continue and which end. --dry-run prints its `__str__`.
+
+    `SchedulerTraits` describes what is not described here.
+
+    >>> from searchlight.search.schedulers.asha import ASHAScheduler
+    >>> asha = ASHAScheduler.create(SchedulerSettings(limit=9, mode="min"))
+    >>> asha.next_action([], may_start=True)
+    Segment(kind='new', number=None, start=0, until=1, copied_from=None, replaces=None, draw='')
+    """
+
+    own_options: ClassVar[tuple[str, ...]]
+    counts_epochs: ClassVar[bool]
+    makes_copies: ClassVar[bool]
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> Self:
+        """Return the scheduler of a search.
+
+        Raises:
+            UsageError: Trials are too short for it.
+        """
+
+    @property
+    def max_fresh_trials(self) -> int | None:
+        """The number of trials that start from new weights, or None if all do."""
 
     @property
     def unit(self) -> Unit:
@@ -136,9 +213,10 @@ class Scheduler(Protocol):
         """Return the expected total budget of `trials` trials."""
 
 
-class EpochScheduler:
+class EpochScheduler(SchedulerTraits):
     """A base of schedulers that count epochs only and pause no trial."""
 
+    counts_epochs = True
     epochs: int
     unit: Unit = "epochs"
 
@@ -155,17 +233,24 @@ class EpochScheduler:
 
 
 @dataclass(frozen=True)
-class RungScheduler:
+class RungScheduler(SchedulerTraits):
     """A base of the variants of successive halving.
 
     `rungs` are ascending budgets in `unit`. The last one is the limit of a trial. One trial in `reduction_factor`
     continues at each rung.
     """
 
+    own_options: ClassVar[tuple[str, ...]] = ("reduction_factor", "grace_period")
     rungs: tuple[float, ...]
     reduction_factor: int
     mode: Mode
     unit: Unit = "epochs"
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> Self:
+        return cls.from_config(
+            settings.limit, settings.reduction_factor, settings.lowest_rung, settings.mode, settings.unit
+        )
 
     @classmethod
     def from_config(

@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from searchlight.search.schedulers.asha import ASHAScheduler
-from searchlight.search.schedulers.base import Segment, TrialProgress
+from searchlight.search.schedulers.base import SchedulerSettings, SchedulerTraits, Segment, TrialProgress
 from searchlight.search.space.fidelity import Unit, format_amount, unit_label
 from searchlight.search.space.objectives import Mode
 
@@ -19,10 +20,17 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
-class HyperBandScheduler:
+class HyperBandScheduler(SchedulerTraits):
     """Brackets of successive halving, the one with most rungs first."""
 
+    own_options: ClassVar[tuple[str, ...]] = ASHAScheduler.own_options
     brackets: tuple[ASHAScheduler, ...]
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> "HyperBandScheduler":
+        return cls.from_config(
+            settings.limit, settings.reduction_factor, settings.lowest_rung, settings.mode, settings.unit
+        )
 
     @classmethod
     def from_config(

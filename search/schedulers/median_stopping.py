@@ -3,8 +3,9 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from searchlight.search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
+from searchlight.search.schedulers.base import EpochScheduler, Prune, SchedulerSettings, Segment, TrialProgress
 from searchlight.search.space.objectives import Mode, to_loss
 
 FEWEST = 3  # other trials that a median needs
@@ -17,9 +18,14 @@ class MedianStoppingScheduler(EpochScheduler):
     A trial is compared after each epoch from `grace_period` on, with the trials that reported that epoch.
     """
 
+    own_options: ClassVar[tuple[str, ...]] = ("grace_period",)
     epochs: int
     grace_period: int
     mode: Mode
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> "MedianStoppingScheduler":
+        return cls(int(settings.limit), int(settings.lowest_rung), settings.mode)
 
     def __str__(self) -> str:
         return f"ends a trial below the median of {FEWEST} others or more, after each epoch from {self.grace_period} on"

@@ -7,8 +7,10 @@ the weights of one of the best members, with perturbed hyperparameters of that m
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from searchlight.search.schedulers.base import EpochScheduler, Prune, Segment, TrialProgress
+from searchlight.search.errors import UsageError
+from searchlight.search.schedulers.base import EpochScheduler, Prune, SchedulerSettings, Segment, TrialProgress
 from searchlight.search.space.objectives import Mode, to_loss
 
 
@@ -23,12 +25,35 @@ class PopulationBasedTraining(EpochScheduler):
         judged_from: The first epoch at which a member may be replaced.
     """
 
+    own_options: ClassVar[tuple[str, ...]] = ("population", "exploit_every")
+    makes_copies = True
     size: int
     interval: int
     epochs: int
     mode: Mode
     seed: int
     judged_from: int = 1
+
+    @classmethod
+    def create(cls, settings: SchedulerSettings) -> "PopulationBasedTraining":
+        epochs, judged_from = int(settings.limit), settings.judged_from
+        interval = settings.exploit_every or max(1, epochs // 8)
+        if interval >= epochs:
+            raise UsageError(
+                f"--exploit-every must be below the epochs of a trial, {epochs}, but got {interval}. "
+                "Set more epochs, as in --set epochs=9."
+            )
+        if -(-judged_from // interval) * interval >= epochs:
+            raise UsageError(
+                f"--scheduler must not be pbt if trials of {epochs} epochs are compared from epoch {judged_from} on: "
+                "no member would be compared. Set more epochs."
+            )
+        assert settings.population is not None, "it was resolved when the options were"
+        return cls(settings.population, interval, epochs, settings.mode, settings.seed, judged_from)
+
+    @property
+    def max_fresh_trials(self) -> int:
+        return self.size
 
     def __str__(self) -> str:
         when = "each epoch" if self.interval == 1 else f"every {self.interval} epochs"
@@ -111,3 +136,8 @@ class PopulationBasedTraining(EpochScheduler):
 def format_replacement_reason(copied_from: int | None) -> str:
     """Return the reason to prune a trial that a copy of trial `copied_from` replaces."""
     return f"replaced by a copy of {copied_from}"
+
+
+def default_population(trials: int) -> int:
+    """Return the size of the population of a search over `trials` trials."""
+    return max(2, min(20, trials // 2))

@@ -7,6 +7,9 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError
+from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.schedulers.options import SchedulerOptions
+from searchlight.search.space.fidelity import UNLIMITED, Unit
 from searchlight.search.space.objectives import HasObjectives, Objective
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
@@ -42,6 +45,19 @@ class SearchRecord(HasObjectives):
     def all_trials(self) -> Sequence[FrozenTrial]:
         """The trials and the confirming runs, by number."""
         return sorted([*self.trials, *self.confirming_runs], key=lambda trial: trial.number)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of a trial's budget."""
+        unit: Unit = self.about.get("config", {}).get("fidelity") or "epochs"
+        return unit
+
+    @property
+    def rungs(self) -> Sequence[float]:
+        """The budgets at which the scheduler compares trials, in the unit of a trial's budget."""
+        stored = self.about["config"]
+        values = {key: stored[key] for key in SchedulerOptions.model_fields if stored.get(key) is not None}
+        return create_scheduler(SchedulerOptions(**values), UNLIMITED, self.objective.mode).rungs
 
     @property
     def default_trial(self) -> FrozenTrial | None:

@@ -41,6 +41,7 @@ from searchlight.search.formatting import (
 from searchlight.search.option import translate_retired_keys
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
+from searchlight.search.schedulers.registry import SCHEDULERS
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_epoch, get_best_value, get_outcome
@@ -119,7 +120,8 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
 def _is_unconfirmed(result: "SearchResult") -> bool:
     """Return whether a search that would have been confirmed was stopped before, by a target or a spent budget."""
     config = result.searched.about["config"]
-    can_confirm = config.get("confirm", 0) != 0 and config["scheduler"] != "pbt" and len(result.searched.trials) > 1
+    is_confirmable = config.get("confirm", 0) != 0 and not SCHEDULERS[config["scheduler"]].makes_copies
+    can_confirm = is_confirmable and len(result.searched.trials) > 1
     is_over = result.stopped and "interrupted" not in result.stopped
     return bool(can_confirm and is_over and not result.searched.confirming_runs)
 
