@@ -92,7 +92,7 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
     first, *others = searches
     problems = []
     for place, other in zip(places[1:], others, strict=True):
-        if _resolve_path(place) == _resolve_path(places[0]):
+        if place.resolve() == places[0].resolve():
             problems.append(f"--compare must name another search than {first.name}, but got {place.name}.")
             continue
         tasks = _get_task_name(first), _get_task_name(other)
@@ -111,10 +111,6 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
     alike = len({search.name for search in searches}) < len(searches)
     names = [f"{place.parent.name}/{place.name}" if alike else place.name for place in places]
     return [search_curve(search, name) for search, name in zip(searches, names, strict=True)]
-
-
-def _resolve_path(place: StoragePath) -> StoragePath:
-    return place.resolve() if isinstance(place, Path) else place
 
 
 def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, PositiveFloat
 
 from searchlight.search.folder import locations
-from searchlight.search.folder.working_copy import local_path_of
+from searchlight.search.folder.locations import local_path_of
 from searchlight.search.option import (
     Count,
     Duration,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from searchlight.search.config.search_config import SearchConfig
 from searchlight.search.option import SMALLEST_AMOUNT
 from searchlight.search.space.function_config import check_parameter_names
-from searchlight.trainables.filesystem.paths import RemotePath
+from searchlight.trainables.filesystem.paths import get_scheme, replaces_atomically
 
 FEWEST_CONFIRMING_RUNS = 4
 
@@ -82,9 +82,9 @@ def _check_scheduler(config: SearchConfig) -> Iterator[str]:
 
 
 def _check_study(config: SearchConfig) -> Iterator[str]:
-    if not config.study and isinstance(config.storage, RemotePath) and not config.storage.is_atomic:
+    if not config.study and not replaces_atomically(config.storage):
         yield (
-            f"--study must be a database with --storage {config.storage.scheme}://, but got none: a file there is "
+            f"--study must be a database with --storage {get_scheme(config.storage)}://, but got none: a file there is "
             "empty while it is written, and a driver that dies then would lose it. Use postgresql://host/database."
         )
 

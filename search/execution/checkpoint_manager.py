@@ -2,9 +2,8 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
@@ -23,12 +22,18 @@ from searchlight.search.study.trial import (
 )
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint.file import DIGEST
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, list_sizes, parse_path, remove_tree
+from searchlight.trainables.filesystem.paths import (
+    StoragePath,
+    delete_except,
+    get_outage_errors,
+    list_sizes,
+    may_exist,
+    parse_path,
+)
 from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
-FEW = 4  # largest number of trials whose folders are listed one by one
 
 
 class BestCheckpoints:
@@ -77,8 +82,6 @@ class BestCheckpoints:
 class CheckpointManager:
     """The checkpoints of all trials of a search, in a folder per trial.
 
-    In a bucket, checkpoints are deleted in the background.
-
     Args:
         folder: The parent of the trials' folders.
         objectives: The first one decides which checkpoint of a trial is the best.
@@ -90,7 +93,7 @@ class CheckpointManager:
         self._objective = objectives[0]
         self._best = BestCheckpoints(objectives, num_kept)
         self._dropped: defaultdict[int, set[int]] = defaultdict(set)  # epochs whose checkpoint is gone, by trial
-        self._deletions = DeletionQueue() if isinstance(folder, RemotePath) else None
+        self._deletions = DeletionQueue()
 
     def get_trial_folder(self, number: int) -> StoragePath:
         """Return the folder of a trial's checkpoints."""
@@ -122,12 +125,11 @@ class CheckpointManager:
             if report["checkpoint"] is not None and epoch not in self._dropped[parent.number]:
                 source = parse_path(report["checkpoint"])
                 # This blocks Tune, so that an unavailable bucket does not end the search.
-                if (
-                    retry_while_unavailable(partial(_try_link, source, path))
-                    if isinstance(path, RemotePath)
-                    else _try_link(source, path)
-                ):
-                    return str(path), epoch
+                try:
+                    if retry_while_unavailable(partial(_try_link, source, path), errors=get_outage_errors(path)):
+                        return str(path), epoch
+                except OSError as error:
+                    raise StoreError(f"{path} cannot be written: {error}") from error
         logger.warning("trial %d has no checkpoint to copy: trial %d starts without one", parent.number, number)
         return None, 0
 
@@ -155,24 +157,21 @@ class CheckpointManager:
         pictures of the best report, since MLflow may not have them yet. The study must have recorded the trials' ends:
         a later driver repeats what this one does not finish.
         """
-        entries: dict[int, set[str]] = {}
+        entries: dict[str, set[str]] = {}
         for trial in trials:
             paths, kept = self._select_checkpoints(trial, keep_last=False)
             self._dropped[trial.number].update(paths.keys() - kept)
             names = [parse_path(paths[epoch]).name for epoch in kept]
-            entries[trial.number] = {f"{name}{suffix}" for name in names for suffix in ("", DIGEST, images.SUFFIX)}
+            entries[str(trial.number)] = {f"{name}{suffix}" for name in names for suffix in ("", DIGEST, images.SUFFIX)}
             for name in names:
                 self._best.add(trial, name)
-        entries |= {number: {f"{name}{images.SUFFIX}"} for number, name in self._best.drop_worst().items()}
-        if self._deletions is None:
-            _delete_all_except(self._folder, entries)
-        elif entries:
-            self._deletions.submit(_delete_all_except, self._folder, entries)
+        entries |= {str(number): {f"{name}{images.SUFFIX}"} for number, name in self._best.drop_worst().items()}
+        if entries:
+            self._deletions.submit(delete_except, self._folder, entries)
 
     def close(self) -> None:
         """Wait for deletions in the background."""
-        if self._deletions is not None:
-            self._deletions.close()
+        self._deletions.close()
 
     def _select_checkpoints(self, trial: FrozenTrial, keep_last: bool) -> tuple[dict[int, str], set[int]]:
         """Return the reported checkpoints by epoch, and the epochs of those to keep."""
@@ -188,13 +187,10 @@ class CheckpointManager:
         next.
         """
         path = parse_path(get_reports(trial)[epoch]["checkpoint"])
-        return epoch not in self._dropped[trial.number] if isinstance(path, RemotePath) else path.exists()
+        return epoch not in self._dropped[trial.number] and may_exist(path)
 
     def _delete(self, path: str) -> None:
-        if self._deletions is None:
-            checkpoint.delete(parse_path(path))
-        else:
-            self._deletions.submit(checkpoint.delete, parse_path(path))
+        self._deletions.submit(checkpoint.delete, parse_path(path))
 
 
 def _try_link(source: StoragePath, target: StoragePath) -> bool:
@@ -203,27 +199,7 @@ def _try_link(source: StoragePath, target: StoragePath) -> bool:
         checkpoint.link(source, target)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        if isinstance(target, RemotePath):
-            raise  # it may become available
-        raise StoreError(f"{target} cannot be written: {error}") from error
     return True
-
-
-def _delete_all_except(folder: StoragePath, kept: Mapping[int, set[str]]) -> None:
-    """Delete the files of trials, except those in `kept`, by the trial's number."""
-    if isinstance(folder, Path):
-        for path in (path for number in kept for path in (folder / str(number)).glob("*")):
-            if path.name not in kept[int(path.parent.name)]:
-                remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        return
-    # One request lists all trials, since a resumed search may have many.
-    for where in [folder / str(number) for number in kept] if len(kept) <= FEW else [folder]:
-        for file in (where / name for name in where.list_files()):
-            number, _, inside = file.path.removeprefix(f"{folder.path}/").partition("/")
-            names = kept.get(int(number)) if number.isdigit() else None
-            if names is not None and inside.partition("/")[0] not in names:
-                file.unlink(missing_ok=True)
 
 
 def measure_largest(folder: StoragePath) -> int:

@@ -17,7 +17,7 @@ from searchlight.search.space.fidelity import Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.trainables.filesystem.paths import StoragePath, get_outage_errors
 from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
@@ -217,12 +217,10 @@ class ReportHandler:
     def _save_traceback(self, number: int, traceback: str) -> None:
         """Write a traceback to the bucket before the trial ends, since the driver's disk may be lost."""
         path = self._errors / f"trial-{number}.txt"
-        if isinstance(path, RemotePath):
-            retry_while_unavailable(partial(path.write_text, traceback))
-            return
+        write = partial(path.write_text, traceback, encoding="utf-8")
         try:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(traceback, encoding="utf-8")
+            retry_while_unavailable(write, errors=get_outage_errors(path))
         except OSError as error:  # e.g. a full disk; the study has the reason
             logger.warning("trial %d: its traceback cannot be written: %s\n%s", number, error, traceback.rstrip())
 

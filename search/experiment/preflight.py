@@ -49,9 +49,8 @@ def run_preflight(planned: SearchPlan) -> Audit:
         "is_function": planned.source.task_class is None,
     }
     audit = _run_on_cluster(planned, request) if uses_existing_cluster() else _run_locally(planned, request)
-    if isinstance(planned.config.storage, Path):
-        planned.config.storage.mkdir(parents=True, exist_ok=True)
-        write_atomic(_file(planned), json.dumps({"task": planned.config.task, **audit}))
+    _file(planned).parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(_file(planned), json.dumps({"task": planned.config.task, **audit}))
     return audit
 
 
@@ -147,8 +146,6 @@ def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
 
 def load_estimate(planned: SearchPlan) -> CostEstimate | None:
     """Return the estimated cost by the last audit of the task in the storage, or None without an audit."""
-    if not isinstance(planned.config.storage, Path):
-        return None
     try:
         audit = json.loads(_file(planned).read_text(encoding="utf-8"))
         return estimate(planned, audit) if audit["task"] == planned.config.task else None
@@ -157,7 +154,7 @@ def load_estimate(planned: SearchPlan) -> CostEstimate | None:
 
 
 def _file(planned: SearchPlan) -> Path:
-    return Path(str(planned.config.storage)) / FILE.format(planned.source.name.lower())
+    return planned.config.local_path.parent / FILE.format(planned.source.name.lower())
 
 
 def _run_locally(planned: SearchPlan, request: dict[str, Any]) -> Audit:

@@ -35,7 +35,7 @@ from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.atomic_file import write_atomic
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, remove_tree
+from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,8 @@ def _discard(place: StoragePath, store: StudyStore) -> None:
         with suppress(StoreError):
             store.close()
     finally:
-        if isinstance(place, RemotePath):
-            with suppress(OSError):
-                remove_tree(place)
+        with suppress(OSError):
+            remove_tree(place)
 
 
 def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
@@ -181,8 +180,8 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
-    # Of a search in a bucket, the task may be a copy on this disk, which is removed at the end.
-    _write_search_yaml(planned, about["config"]["task"] if isinstance(place, RemotePath) else config.task)
+    # The task may be in a working copy, which is removed at the end.
+    _write_search_yaml(planned, config.task if config.local_path == place else about["config"]["task"])
     study.commit()
     searched = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)

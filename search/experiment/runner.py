@@ -1,6 +1,5 @@
 """One search from its config to its result: plan it, open its study, run its trials on Ray, finish it."""
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +32,7 @@ from searchlight.search.reporting.parquet_callback import ParquetCallback
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.uri import prepare_process
-from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
 __all__ = ["plan", "resume", "run"]
 
@@ -85,7 +84,7 @@ def _search_folder(config: SearchConfig) -> Iterator[Path]:
             yield folder
         finally:
             if not (folder / "search.yaml").exists():
-                shutil.rmtree(folder)
+                remove_tree(folder)
 
 
 class _Driver:

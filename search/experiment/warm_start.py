@@ -13,7 +13,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.folder.working_copy import list_searches
+from searchlight.search.folder.locations import list_searches
 from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space

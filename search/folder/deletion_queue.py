@@ -1,9 +1,11 @@
-"""Deletions in a bucket, made in the background."""
+"""Deletions of what a search no longer needs."""
 
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
+
+from searchlight.trainables.filesystem.paths import StoragePath, start_deletion
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 8  # concurrent deletions; a checkpoint needs nine requests
@@ -11,7 +13,7 @@ CLOSE_S = 60.0
 
 
 class DeletionQueue:
-    """Deletions in a bucket, made in the background so that they do not block Tune's event loop.
+    """Makes deletions: on a disk at once, in a bucket in the background so that they do not block Tune's event loop.
 
     The driver that resumes the search repeats those that did not finish.
     """
@@ -21,11 +23,15 @@ class DeletionQueue:
         self._pending: set[Future[None]] = set()
         self._warned = False
 
-    def submit(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Call `action` in the background. Log its first OSError: nothing in the search depends on it."""
-        future = self._pool.submit(self._run_action, action, *arguments)
+    def submit(self, action: Callable[..., None], where: StoragePath, *arguments: Any) -> None:
+        """Call `action(where, *arguments)`. Log the first error of a bucket: nothing in the search depends on it.
+
+        Raises:
+            OSError: The file on a disk cannot be deleted.
+        """
+        future = start_deletion(self._pool, action, where, *arguments)
         self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        future.add_done_callback(self._end)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Wait for pending deletions, at most `timeout_s` seconds."""
@@ -33,10 +39,9 @@ class DeletionQueue:
             self._warn_once(f"it took more than {timeout_s:g} s")
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run_action(self, action: Callable[..., None], *arguments: Any) -> None:
-        try:
-            action(*arguments)
-        except OSError as error:
+    def _end(self, future: Future[None]) -> None:
+        self._pending.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
             self._warn_once(str(error))
 
     def _warn_once(self, reason: str) -> None:

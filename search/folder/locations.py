@@ -1,15 +1,24 @@
-"""Parsing and checking of the folders or buckets of searches."""
+"""The location of a search, in a folder or in a bucket: parsed, checked, listed, and its local folder."""
 
+import atexit
+import fcntl
+import functools
+import hashlib
 import os
 import re
+import shutil
+import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from searchlight.search.errors import UsageError
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, parse_path
+from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, get_modified_ns, parse_path
 
 LONGEST_NAME = 200  # a file system takes 255, and files are named after the search
+PREFIX = "searchlight-of-"
+LOCK = "held"
 
 
 def parse_location(value: Any) -> Any:
@@ -25,8 +34,8 @@ def parse_location(value: Any) -> Any:
 
 
 def make_absolute(storage: StoragePath) -> StoragePath:
-    """Return the absolute path of a folder. Return a bucket unchanged."""
-    return storage if isinstance(storage, RemotePath) else storage.expanduser().absolute()
+    """Return the absolute path of a folder, or a bucket unchanged."""
+    return storage.expanduser().absolute()
 
 
 def parse_storage(text: str) -> StoragePath:
@@ -92,3 +101,45 @@ def _is_in_bucket(storage: RemotePath, name: str) -> bool:
     except OSError as error:
         reason = error.strerror or str(error).removeprefix(f"{probe}: ")
         raise UsageError(f"--storage must be a bucket that can be written to, but {storage}: {reason}") from error
+
+
+def local_path_of(place: StoragePath) -> Path:
+    """Return the local folder of the search at `place`. For a bucket, it is a temporary folder of this process."""
+    if isinstance(place, Path):
+        return place
+    return process_folder() / hashlib.blake2b(str(place.parent).encode(), digest_size=8).hexdigest() / place.name
+
+
+def list_searches(storage: StoragePath) -> list[str]:
+    """Return the names of the searches in `storage`, the oldest first.
+
+    Raises:
+        OSError: The bucket cannot be read.
+    """
+    begun: dict[str, int] = {}
+    for place in storage.iterdir() if storage.is_dir() else ():
+        if isinstance(place, Path):
+            if (place / "study.journal").exists() or (place / "search.yaml").exists():
+                begun[place.name] = place.stat().st_mtime_ns
+        else:
+            with suppress(FileNotFoundError):
+                begun[place.name] = get_modified_ns(place / "search.yaml")
+    return sorted(begun, key=lambda name: begun[name])
+
+
+@functools.cache
+def process_folder() -> Path:
+    """Return a temporary folder of this process. It is removed when the process ends, or by a later process."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        # Another process may have removed it, and a running driver holds the lock.
+        with suppress(FileNotFoundError, BlockingIOError), open(lock, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    root = Path(tempfile.mkdtemp(prefix=PREFIX))
+    claim = root / "claim"
+    held = open(claim, "a")  # noqa: SIM115 (until the process ends: the kernel frees it)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    claim.rename(root / LOCK)  # after it is locked
+    atexit.register(held.close)  # last
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root

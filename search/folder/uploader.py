@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from searchlight.search.errors import StoreError
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, upload
+from searchlight.trainables.filesystem.paths import StoragePath, copy
 
 logger = logging.getLogger(__name__)
 EVERY_S = 5.0
@@ -24,7 +24,7 @@ class Uploader:
 
     Args:
         folder: The local folder of the search. At first, the bucket has all of its files.
-        to: The location of the search. If it is a folder, nothing is copied.
+        to: The location of the search. If it is `folder`, nothing is copied.
     """
 
     def __init__(self, folder: Path, to: StoragePath) -> None:
@@ -32,7 +32,7 @@ class Uploader:
         self._to = to
         self._say: Callable[[str], None] = logger.warning
         # Modification time and size of the files in the bucket, by name.
-        self._there: dict[str, tuple[int, int]] = dict(_list_files(folder)) if isinstance(to, RemotePath) else {}
+        self._there: dict[str, tuple[int, int]] = dict(_list_files(folder)) if folder != to else {}
         self._failed = ""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run_upload_loop, daemon=True, name="upload")
@@ -56,7 +56,7 @@ class Uploader:
 
     def start(self) -> None:
         """Start a thread that copies changed files every few seconds."""
-        if isinstance(self._to, RemotePath):
+        if self._folder != self._to:
             self._thread.start()
 
     def copy(self) -> None:
@@ -65,12 +65,12 @@ class Uploader:
         Raises:
             OSError: A file could not be copied.
         """
-        if isinstance(self._to, Path):
+        if self._folder == self._to:
             return
         now = dict(_list_files(self._folder))
         for name, written in now.items():
             if self._there.get(name) != written and (self._folder / name).exists():
-                upload(self._folder / name, self._to / name)
+                copy(self._folder / name, self._to / name)
                 self._there[name] = written
         for name in self._there.keys() - now.keys():  # last, so that a renamed file always exists under one name
             (self._to / name).unlink(missing_ok=True)

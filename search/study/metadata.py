@@ -9,7 +9,7 @@ from optuna.storages import BaseStorage
 from searchlight.search.config import SearchConfig, load_config
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
-from searchlight.search.folder.working_copy import local_path_of
+from searchlight.search.folder.locations import local_path_of
 from searchlight.search.option import option_name
 from searchlight.search.storage.backend import check_name
 from searchlight.trainables.filesystem.paths import StoragePath

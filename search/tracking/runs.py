@@ -1,12 +1,11 @@
 """The runs of one search in MLflow: a parent, and a nested child per trial. Repeated calls create no duplicates."""
 
-import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from searchlight.search.tracking.errors import error_message, get_http_status
 from searchlight.search.tracking.events import Event, build_trial_events
 from searchlight.search.tracking.uri import get_sqlite_path
 from searchlight.trainables.filesystem.atomic_file import remove_leftovers
-from searchlight.trainables.filesystem.paths import StoragePath, local_copy
+from searchlight.trainables.filesystem.paths import StoragePath, local_copy, lock_file
 from searchlight.trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
@@ -81,7 +80,8 @@ class Runs:
         from mlflow.tracking.context.registry import resolve_tags
 
         config = self.config
-        with _lock_database(self.artifacts):
+        # Another search may create the tables of the same new database at the same time.
+        with lock_file(self.artifacts.with_name("mlflow.db.lock")) if self.artifacts else nullcontext():
             create_database(self.tracking_uri)
             self._client = MlflowClient(tracking_uri=self.tracking_uri)
             self.experiment_id = self._get_or_create_experiment()
@@ -213,7 +213,7 @@ class Runs:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             place = self.artifacts
-            location = place.as_uri() if isinstance(place, Path) else str(place) if place else None
+            location = place.as_uri() if place else None
             try:
                 return str(self._client.create_experiment(name, location, KIND))
             except MlflowException:  # another search created it between the two calls
@@ -369,14 +369,3 @@ def create_database(uri: str) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _lock_database(artifacts: StoragePath | None) -> Iterator[None]:
-    """Keep other searches from creating the tables of the same new database at the same time."""
-    if not isinstance(artifacts, Path):
-        yield
-        return
-    with open(artifacts.with_name("mlflow.db.lock"), "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

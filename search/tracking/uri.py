@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +29,6 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL"
 def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
     """Return the tracking URI of a search, and the artifact location of a new experiment or None."""
     artifacts = config.storage / "mlartifacts"
-    if isinstance(artifacts, RemotePath):
-        artifacts = replace(artifacts, query="")  # MLflow would treat the query as part of the path
     uri = config.tracking_uri or environment.get(URI, "")
     if not uri:
         return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts

@@ -7,25 +7,30 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from searchlight.trainables.filesystem.remote_path import RemotePath, run_concurrently
 
 __all__ = [
-    "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "download", "get_modified_ns",
-    "list_files", "list_sizes", "local_copy", "parse_path", "remove_tree", "replacing", "upload", "with_suffix_added",
+    "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "delete_except", "download",
+    "get_modified_ns", "get_outage_errors", "get_scheme", "list_files", "list_sizes", "local_copy", "lock_file",
+    "may_exist", "parse_path", "remove_tree", "replaces_atomically", "replacing", "start_deletion", "upload",
+    "with_suffix_added",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+ATOMIC = ("file", "s3", "gs", "gcs")
 S3_OPTIONS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
 SECRET = re.compile("key|secret|token|password|signature|sas", re.IGNORECASE)
 
 NODE_CACHE = "searchlight-files"
+FEW = 4  # largest number of folders of a bucket that are listed one by one
 
 StoragePath = Path | RemotePath
 AnyPath = TypeVar("AnyPath", bound=StoragePath)
@@ -71,6 +76,26 @@ def with_suffix_added(where: AnyPath, suffix: str) -> AnyPath:
     return cast(AnyPath, where.with_name(where.name + suffix))
 
 
+def get_scheme(where: StoragePath) -> str:
+    """Return the scheme of the URI of `where`: "s3", "gs", ..., or "file" for a path on a disk."""
+    return where.scheme if isinstance(where, RemotePath) else "file"
+
+
+def replaces_atomically(where: StoragePath) -> bool:
+    """Return whether a write keeps the old content until the new one is complete. Azure and HDFS empty a file first."""
+    return get_scheme(where) in ATOMIC
+
+
+def get_outage_errors(where: StoragePath) -> tuple[type[OSError], ...]:
+    """Return the errors after which a later call may succeed: none on a disk, those of requests for a bucket."""
+    return (OSError,) if isinstance(where, RemotePath) else ()
+
+
+def may_exist(where: StoragePath) -> bool:
+    """Return False if `where` does not exist. No request is sent to a bucket: there, everything may exist."""
+    return isinstance(where, RemotePath) or where.exists()
+
+
 def get_modified_ns(where: StoragePath) -> int:
     """Return when a file was last written, in nanoseconds since 1970.
 
@@ -87,6 +112,51 @@ def remove_tree(where: StoragePath) -> None:
         return
     with suppress(FileNotFoundError):
         where.remove_tree()
+
+
+def delete_except(folder: StoragePath, kept: Mapping[str, set[str]]) -> None:
+    """Delete the content of some subfolders of `folder`.
+
+    Args:
+        folder: Subfolders that `kept` does not name stay unchanged.
+        kept: The names of what stays, by the name of the subfolder.
+    """
+    if isinstance(folder, Path):
+        for path in (path for name in kept for path in (folder / name).glob("*")):
+            if path.name not in kept[path.parent.name]:
+                remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return
+    # One request lists all subfolders, since a resumed search may have many.
+    for where in [folder / name for name in kept] if len(kept) <= FEW else [folder]:
+        for file in (where / name for name in where.list_files()):
+            subfolder, _, inside = file.path.removeprefix(f"{folder.path}/").partition("/")
+            if subfolder in kept and inside.partition("/")[0] not in kept[subfolder]:
+                file.unlink(missing_ok=True)
+
+
+def start_deletion(pool: Executor, action: Callable[..., None], where: StoragePath, *arguments: Any) -> Future[None]:
+    """Call `action(where, *arguments)`, which deletes `where`: on a disk at once, in a bucket in a thread of `pool`.
+
+    Raises:
+        OSError: The file on a disk cannot be deleted.
+    """
+    if isinstance(where, RemotePath):
+        return pool.submit(action, where, *arguments)
+    done: Future[None] = Future()
+    action(where, *arguments)
+    done.set_result(None)
+    return done
+
+
+@contextmanager
+def lock_file(where: StoragePath) -> Iterator[None]:
+    """Hold an exclusive lock on a file until the block ends, and create the file. In a bucket, do nothing."""
+    if isinstance(where, RemotePath):
+        yield
+        return
+    with open(where, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl
 
 MISSING = re.compile(r"NO_SUCH_(KEY|BUCKET)|HTTP status 404")
 REFUSED = re.compile(r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE_DOES_NOT|HTTP status 40[13]")
-ATOMIC = ("s3", "gs", "gcs")
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 20.0, 4  # an unreachable store is reported within half a minute
 AT_ONCE = 8  # concurrent requests for parts of a file or files of a folder
 CHUNK = 16 * 2**20
@@ -30,8 +29,7 @@ class RemotePath:
     """A file or a folder in a bucket, or in another store of `pyarrow.fs`. Created by `parse_path`.
 
     Like `Path`, it is only a name: only methods that read or write send requests. They raise the errors of `Path`, with
-    the URI in the message. A file is read as it was last written. Where `is_atomic`, it is written completely or not at
-    all. A folder exists while it contains a file.
+    the URI in the message. A file is read as it was last written. A folder exists while it contains a file.
     """
 
     scheme: str
@@ -56,10 +54,18 @@ class RemotePath:
     def with_name(self, name: str) -> "RemotePath":
         return self.parent / name
 
-    @property
-    def is_atomic(self) -> bool:
-        """Whether a write keeps the old content until the new one is complete. Azure and HDFS empty a file first."""
-        return self.scheme in ATOMIC
+    def expanduser(self) -> "RemotePath":
+        return self
+
+    def absolute(self) -> "RemotePath":
+        return self
+
+    def resolve(self) -> "RemotePath":
+        return self
+
+    def as_uri(self) -> str:
+        """Return the URI without its query, which other programs would treat as part of the path."""
+        return str(replace(self, query=""))
 
     @property
     def filesystem(self) -> Any:

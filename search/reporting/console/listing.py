@@ -81,7 +81,7 @@ def _describe_checkpoints(planned: Any) -> str:
 def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
     """Return the newest search of the same task with checkpoints, and the bytes of its largest one."""
     from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, measure_largest
-    from searchlight.search.folder.working_copy import list_searches
+    from searchlight.search.folder.locations import list_searches
     from searchlight.search.option import read_yaml
 
     for name in reversed(list_searches(config.storage)):
@@ -99,7 +99,7 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, the newest last, or all searches as one JSON list."""
     from searchlight.search.analysis.best_trials import count_outcomes
     from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-    from searchlight.search.folder.working_copy import list_searches
+    from searchlight.search.folder.locations import list_searches
     from searchlight.search.study.record import load_search
 
     try:

@@ -295,11 +295,14 @@ def test_driver_killed_before_the_deletion_leaves_it_to_the_next(make_searcher, 
 
     def die(_, entries):
         assert study.get_trial(1).user_attrs["outcome"] == "completed", "the study knows it first"
-        assert entries == {0: {"epoch-1-a.pt.pictures"}, 1: {f"epoch-1-a.pt{x}" for x in ("", DIGEST, images.SUFFIX)}}
+        assert entries == {
+            "0": {"epoch-1-a.pt.pictures"},
+            "1": {f"epoch-1-a.pt{x}" for x in ("", DIGEST, images.SUFFIX)},
+        }
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager, "_delete_all_except", die)
+        patch.setattr(checkpoint_manager, "delete_except", die)
         with pytest.raises(Killed):
             end(searcher, "t1", "completed", "")
     assert kept(folder) == [0, 1]

@@ -14,15 +14,9 @@ from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.plan import prepare_task_files
 from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.folder.locations import LOCK, PREFIX, local_path_of, process_folder
 from searchlight.search.folder.uploader import Uploader
-from searchlight.search.folder.working_copy import (
-    LOCK,
-    PREFIX,
-    downloaded_copy,
-    local_path_of,
-    process_folder,
-    working_copy,
-)
+from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.report import main as report
 from searchlight.search.run import main as run
 from searchlight.search.storage import lease
