@@ -56,6 +56,13 @@ ALLOWED = {
     "_trial_id",
     "_value_",
 }
+# They decide between a folder and a bucket. All others call functions of trainables/filesystem.
+ASKERS = {
+    "search/folder/locations.py",  # whether a search can begin there
+    "search/storage/study_store.py",  # a file of records or segments
+    "search/tracking/uri.py",  # whether MLflow's client can write there
+    "trainables/checkpoint/directory.py",  # published by a rename or by a last upload
+}
 RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
 
 
@@ -133,6 +140,19 @@ def test_only_the_workers_of_trainables_import_ray():
         if "ray" in {name.partition(".")[0] for name in modules_imported_by(file)}
     }
     assert users == RAY_USERS
+
+
+def asks_for_a_bucket(file: Path) -> bool:
+    """Return whether `file`, which knows paths of both kinds, asks which kind a path is."""
+    text = file.read_text(encoding="utf-8")
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    asked = (ast.unparse(call.args[1]) for call in calls if ast.unparse(call.func) == "isinstance")
+    return "trainables.filesystem" in text and any({"Path", "RemotePath"} & {*kinds.split(" | ")} for kinds in asked)
+
+
+def test_few_files_ask_whether_a_path_is_in_a_bucket():
+    files = (file for top in ("search", "trainables") for file in files_of(top) if file.parent.name != "filesystem")
+    assert {str(file.relative_to(ROOT)) for file in files if asks_for_a_bucket(file)} == ASKERS
 
 
 @pytest.mark.parametrize("top", ["search", "trainables"])

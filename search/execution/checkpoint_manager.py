@@ -187,7 +187,7 @@ class CheckpointManager:
         next.
         """
         path = parse_path(get_reports(trial)[epoch]["checkpoint"])
-        return epoch not in self._dropped[trial.number] and may_exist(path)
+        return epoch not in self._dropped[trial.number] and may_exist(path, in_bucket=True)
 
     def _delete(self, path: str) -> None:
         self._deletions.submit(checkpoint.delete, parse_path(path))

@@ -12,8 +12,8 @@ import cloudpickle
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.task_source import TaskSource, check_target, find_modules, load_task_source
 from searchlight.search.errors import UsageError
-from searchlight.trainables.registry import PACKAGE
 from searchlight.search.folder.locations import process_folder
+from searchlight.trainables.registry import PACKAGE
 
 LARGEST_MIB = 64  # every worker loads it again before each trial
 

@@ -7,22 +7,106 @@ files to their final path, and the file with their digests is written last.
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError
+from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError, full_disk_errors
 from searchlight.trainables.context import Context
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, compute_digest, list_files, upload
+from searchlight.trainables.filesystem.paths import (
+    RemotePath,
+    StoragePath,
+    compute_digest,
+    get_outage_errors,
+    list_files,
+    upload,
+    with_suffix_added,
+)
+
+STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
-def add(source: Path, staging: Path) -> list[str]:
-    """Copy the content of `source` into `staging`, in addition to the files of other ranks. Return the files' names."""
-    shutil.copytree(source, staging, dirs_exist_ok=True)
-    return list_files(source)
+def open_staging(path: StoragePath, context: Context, stack: ExitStack) -> Path:
+    """Create the folder in which this rank writes its files of the checkpoint at `path`. Call it on all ranks.
+
+    On a disk, all ranks share the folder, and rank 0 creates it. In a bucket, each rank gets a folder of its own on
+    this machine until `stack` ends.
+    """
+    if isinstance(path, RemotePath):
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-")))
+    staging = with_suffix_added(path, STAGING)
+    if context.rank == 0:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+    return staging
 
 
-def publish(staging: Path, path: Path, about: dict[str, Any], expected: Collection[str]) -> None:
+def add_part(source: Path, path: StoragePath) -> dict[str, str]:
+    """Add the files of a rank to the unpublished checkpoint at `path`. In a bucket, only compute their digests.
+
+    Returns:
+        The SHA-256 of each file by name, or on a disk "".
+
+    Raises:
+        DiskFullError: The disk is full.
+    """
+    if isinstance(path, RemotePath):
+        return _compute_digests(source)
+    with full_disk_errors(path):
+        shutil.copytree(source, with_suffix_added(path, STAGING), dirs_exist_ok=True)
+    return dict.fromkeys(list_files(source), "")
+
+
+def publish_parts(
+    source: Path | None, path: StoragePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
+) -> None:
+    """Make `parts`, the files of all ranks, the checkpoint at `path`. Call it on all ranks.
+
+    Args:
+        source: The folder of this rank's files, or None if it has no files.
+        path: Becomes a checkpoint.
+        parts: The results of `add_part`, by rank.
+        about: Plain values for its readers.
+        context: Of this rank.
+
+    Raises:
+        DiskFullError: The disk is full.
+        OSError: A rank could not write its files. In a bucket, all ranks raise it.
+    """
+    if isinstance(path, RemotePath):
+        _upload(source, path, parts, about, context)
+    elif context.rank == 0:
+        with full_disk_errors(path):
+            _publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
+
+
+def publish_staged(staging: Path, path: StoragePath, expected: Collection[str], context: Context) -> None:
+    """Make the content of `staging`, of `open_staging`, the checkpoint at `path`. Call it on all ranks.
+
+    `expected` are the names of the files of all ranks, on rank 0.
+
+    Raises:
+        OSError: As for `publish_parts`.
+    """
+    is_apart = isinstance(path, RemotePath)
+    parts = context.gather(_compute_digests(staging)) if is_apart else [dict.fromkeys(expected, "")]
+    publish_parts(staging, path, parts, {}, context)
+
+
+def delete_staging(folder: StoragePath, attempt: str) -> None:
+    """Remove the parts of unpublished checkpoints in `folder` by `attempt`, also those of lost workers.
+
+    In a bucket, parts have the name of the checkpoint. They are deleted when the trial has ended.
+    """
+    if isinstance(folder, Path):
+        for left in folder.glob(f"epoch-*-{attempt}{STAGING}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _publish(staging: Path, path: Path, about: dict[str, Any], expected: Collection[str]) -> None:
     """Rename `staging` to `path` and make it a checkpoint.
 
     Args:
@@ -49,7 +133,7 @@ def publish(staging: Path, path: Path, about: dict[str, Any], expected: Collecti
     staging.rename(path)
 
 
-def compute_digests(source: Path) -> dict[str, str]:
+def _compute_digests(source: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a rank's part of a checkpoint, by name."""
     return {name: compute_digest(source / name) for name in list_files(source) if name != ABOUT}
 
@@ -60,21 +144,10 @@ def assign_files(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return [{name: part[name] for name in part if last[name] == rank} for rank, part in enumerate(parts)]
 
 
-def put(
+def _upload(
     source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
 ) -> None:
-    """Make `parts`, the files of all ranks, the checkpoint at `path`. Call it on all ranks.
-
-    Args:
-        source: The folder of this rank's files, or None if it has no files.
-        path: Becomes a checkpoint at the end of the call.
-        parts: The results of `compute_digests`, by rank.
-        about: As for `publish`.
-        context: Of this rank.
-
-    Raises:
-        OSError: A rank could not write its files. All ranks raise it.
-    """
+    """Upload `parts`, the files of all ranks, and then what makes them a checkpoint. See `publish_parts`."""
     claimed, failed = assign_files(parts), ""
     try:
         if source is not None:
@@ -99,7 +172,7 @@ def read(path: StoragePath) -> dict[str, Any]:
         about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         found = {name: compute_digest(path / name) for name in about["files"]}
     except (OSError, ValueError, KeyError) as error:
-        if isinstance(path, RemotePath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
             raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error
     wrong = [name for name, expected in about["files"].items() if found[name] != expected]

@@ -4,9 +4,7 @@ import errno
 import hashlib
 import io
 import logging
-import os
 import pickle
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,8 +12,14 @@ from typing import Any
 
 import torch
 
-from searchlight.trainables.filesystem import paths
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, with_suffix_added
+from searchlight.trainables.filesystem.atomic_file import copy_folder, link_file, write_durable
+from searchlight.trainables.filesystem.paths import (
+    StoragePath,
+    get_outage_errors,
+    remove_tree,
+    start_deletion,
+    with_suffix_added,
+)
 from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
@@ -77,13 +81,13 @@ class Writer:
         self._pending = self._pool.submit(_publish, content, path)
 
     def delete(self, path: StoragePath) -> None:
-        """Delete a checkpoint in the background, after all pending writes. Log a warning if it cannot be deleted.
+        """Delete a checkpoint after all pending writes, in a bucket in the background. Log a warning on an error.
 
         Raises:
             OSError: An earlier checkpoint could not be written.
         """
         self.wait()
-        self._pending = self._pool.submit(_try_delete, path)
+        self._pending = start_deletion(self._pool, _try_delete, path)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written.
@@ -107,7 +111,7 @@ def load(path: StoragePath) -> dict[str, Any]:
         content = path.read_bytes()
         digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
     except (OSError, IndexError) as error:
-        if isinstance(path, RemotePath) and not isinstance(error, FileNotFoundError):
+        if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
             raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 next to it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
@@ -140,36 +144,18 @@ def link(source: StoragePath, target: StoragePath) -> None:
         FileNotFoundError: The checkpoint does not exist.
         OSError: The second name cannot be written, e.g. on a full disk.
     """
-    if isinstance(source, RemotePath) or isinstance(target, RemotePath):
-        _copy(source, target)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        paths.remove_tree(temporary)  # of a killed process that had this number
-        try:
-            shutil.copytree(source, temporary)
-            paths.remove_tree(target)  # of a driver that died after it had copied
-            os.replace(temporary, target)
-        except shutil.Error as error:  # the errors of all files, each with source and target
-            raise OSError(error.args[0][0][2]) from error
-        finally:
-            paths.remove_tree(temporary)
+        copy_folder(source, target, last=ABOUT)
         return
-    for old, new in ((source, target), (with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))):
-        with paths.replacing(new) as temporary:
-            temporary.unlink(missing_ok=True)
-            try:
-                os.link(old, temporary)  # files are replaced and never changed in place, so they can be shared
-            except OSError:  # a file system without links
-                shutil.copyfile(old, temporary)
+    for suffix in ("", DIGEST):
+        link_file(with_suffix_added(source, suffix), with_suffix_added(target, suffix))
 
 
 def delete(path: StoragePath) -> None:
     """Remove the checkpoint at `path`, a file or a directory, and its pictures. Ignore a missing one."""
-    paths.remove_tree(with_suffix_added(path, images.SUFFIX))
+    remove_tree(with_suffix_added(path, images.SUFFIX))
     if path.is_dir():
-        paths.remove_tree(path)
+        remove_tree(path)
         return
     path.unlink(missing_ok=True)
     with_suffix_added(path, DIGEST).unlink(missing_ok=True)
@@ -197,28 +183,7 @@ def _publish(content: bytes, path: StoragePath) -> None:
     with suppress(FileNotFoundError):
         earlier = digest.read_text()
     with full_disk_errors(path):
-        _write(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
-        _write(path, content)
+        write_durable(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
+        write_durable(path, content)
         if earlier:
-            _write(digest, line.encode())
-
-
-def _copy(source: StoragePath, target: StoragePath) -> None:
-    """Copy a checkpoint if source or target is in a bucket, where files cannot be linked."""
-    if not source.is_dir():
-        paths.copy(source, target)
-        paths.copy(with_suffix_added(source, DIGEST), with_suffix_added(target, DIGEST))
-        return
-    names = paths.list_files(source)
-    for name in sorted(names, key=lambda name: name == ABOUT):
-        paths.copy(source / name, target / name)
-
-
-def _write(path: StoragePath, content: bytes) -> None:
-    if isinstance(path, RemotePath):
-        path.write_bytes(content)
-        return
-    with paths.replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+            write_durable(digest, line.encode())

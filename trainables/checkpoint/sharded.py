@@ -11,7 +11,6 @@ import io
 import os
 import pickle
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 from searchlight.trainables.checkpoint import directory, file
 from searchlight.trainables.checkpoint.file import CheckpointError
 from searchlight.trainables.context import Context
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, local_copy, parse_path, with_suffix_added
+from searchlight.trainables.filesystem.paths import StoragePath, local_copy, parse_path
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -68,24 +67,16 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     plain = _map(state, lambda key, value: _set_aside(key, value, tensors))
     with contextlib.ExitStack() as stack:
         with _agree_on_errors(context, path):
-            if isinstance(path, RemotePath):  # each rank uploads what it has written
-                staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-")))
-            else:
-                staging = with_suffix_added(path, ".tmp")
-                if context.rank == 0:
-                    shutil.rmtree(staging, ignore_errors=True)
-                    staging.mkdir(parents=True)
+            staging = directory.open_staging(path, context, stack)
         with _agree_on_errors(context, path, staging):
             writer = FileSystemWriter(staging, single_file_per_rank=True)
             metadata = state_dict_saver.save(tensors, storage_writer=writer)
         with _agree_on_errors(context, path, staging):
             if context.rank == 0:
                 torch.save(plain, staging / STATE)
-                if isinstance(path, Path):
-                    expected = {part.relative_path for part in metadata.storage_data.values()}
-                    directory.publish(staging, path, {}, expected)
-        if isinstance(path, RemotePath):
-            directory.put(staging, path, context.gather(directory.compute_digests(staging)), {}, context)
+        with _agree_on_errors(context, path, staging):
+            expected = {part.relative_path for part in metadata.storage_data.values()} if context.rank == 0 else set()
+            directory.publish_staged(staging, path, expected, context)
 
 
 def load(path: StoragePath) -> dict[str, Any]:
@@ -247,11 +238,10 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
         if staging is not None and staging.is_dir():  # PyTorch's writer hides the error of a full disk
             is_full = is_full or shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES
     reasons = [reason for reason in context.gather((failed, is_full)) if reason[0]]
-    if reasons and staging is not None and context.rank == 0 and isinstance(path, Path):
+    if reasons and staging is not None and context.rank == 0:
         shutil.rmtree(staging, ignore_errors=True)  # a full disk needs the room, and a resume writes elsewhere
     if any(full for _, full in reasons):
-        raise file.DiskFullError(
-            errno.ENOSPC, os.strerror(errno.ENOSPC), str(staging if staging and isinstance(path, RemotePath) else path)
-        )
+        full = path if staging is None or staging.parent == path.parent else staging
+        raise file.DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(full))
     if reasons:
         raise OSError(f"checkpoint could not be written: {reasons[0][0]}")

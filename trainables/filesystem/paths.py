@@ -19,9 +19,9 @@ from searchlight.trainables.filesystem.remote_path import RemotePath, run_concur
 
 __all__ = [
     "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "delete_except", "download",
-    "get_modified_ns", "get_outage_errors", "get_scheme", "list_files", "list_sizes", "local_copy", "lock_file",
-    "may_exist", "parse_path", "remove_tree", "replaces_atomically", "replacing", "start_deletion", "upload",
-    "with_suffix_added",
+    "get_arrow_location", "get_modified_ns", "get_outage_errors", "get_scheme", "list_files", "list_sizes",
+    "local_copy", "lock_file", "may_exist", "parse_path", "remove_tree", "replaces_atomically", "replacing",
+    "start_deletion", "upload", "with_suffix_added",
 ]  # fmt: skip
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
@@ -91,9 +91,16 @@ def get_outage_errors(where: StoragePath) -> tuple[type[OSError], ...]:
     return (OSError,) if isinstance(where, RemotePath) else ()
 
 
-def may_exist(where: StoragePath) -> bool:
-    """Return False if `where` does not exist. No request is sent to a bucket: there, everything may exist."""
-    return isinstance(where, RemotePath) or where.exists()
+def may_exist(where: StoragePath, in_bucket: bool) -> bool:
+    """Return whether `where` exists on a disk. No request is sent to a bucket, for which the answer is `in_bucket`."""
+    return in_bucket if isinstance(where, RemotePath) else where.exists()
+
+
+def get_arrow_location(where: StoragePath) -> tuple[str, Any]:
+    """Return the path of `where` for pyarrow, and its `pyarrow.fs.FileSystem`."""
+    from pyarrow import fs  # here: most processes do without
+
+    return (where.key, where.filesystem) if isinstance(where, RemotePath) else (str(where), fs.LocalFileSystem())
 
 
 def get_modified_ns(where: StoragePath) -> int:

@@ -1,24 +1,16 @@
 """Images that a task renders, stored as PNG next to the checkpoint of their report."""
 
 import io
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from searchlight.trainables.filesystem.paths import (
-    RemotePath,
-    StoragePath,
-    get_modified_ns,
-    remove_tree,
-    with_suffix_added,
-)
+from searchlight.trainables.filesystem.atomic_file import write_folder
+from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns, with_suffix_added
 
 Picture = NDArray[np.uint8]
 SUFFIX = ".pictures"  # of the folder next to a checkpoint
@@ -43,24 +35,11 @@ def save(pictures: Mapping[str, Picture], checkpoint: StoragePath) -> None:
     """Write pictures as PNG next to `checkpoint`, before the checkpoint. On a disk, write all of them or none."""
     from PIL import Image  # here: most tasks draw nothing
 
-    if isinstance(checkpoint, RemotePath):
-        remove_tree(with_suffix_added(checkpoint, SUFFIX))  # the epoch is done again
-        for name, picture in pictures.items():
-            content = io.BytesIO()
-            Image.fromarray(picture).save(content, "PNG")
-            (with_suffix_added(checkpoint, SUFFIX) / f"{name}.png").write_bytes(content.getvalue())
-        return
-    folder = with_suffix_added(checkpoint, SUFFIX)
-    staging = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    for name, picture in pictures.items():
-        with open(staging / f"{name}.png", "wb") as file:
-            Image.fromarray(picture).save(file, "PNG")
-            file.flush()
-            os.fsync(file.fileno())
-    shutil.rmtree(folder, ignore_errors=True)  # the epoch is done again
-    staging.rename(folder)
+    files = {f"{name}.png": io.BytesIO() for name in pictures}
+    for picture, file in zip(pictures.values(), files.values(), strict=True):
+        Image.fromarray(picture).save(file, "PNG")
+    # An earlier folder is of the same epoch, which is done again.
+    write_folder(with_suffix_added(checkpoint, SUFFIX), {name: file.getvalue() for name, file in files.items()})
 
 
 def find_best_images(folder: StoragePath) -> StoragePath | None:
@@ -71,9 +50,6 @@ def find_best_images(folder: StoragePath) -> StoragePath | None:
     found: list[tuple[int, int, Any]] = []
     paths = [*folder.glob(f"*{SUFFIX}")]
     for path in paths:
-        if isinstance(path, Path):
-            found.append((path.stat().st_mtime_ns, 0, path))
-            continue
         # Without its checkpoint, a folder may be incomplete, or belong to a report that was never made.
         checkpoint = path.with_name(path.name.removesuffix(SUFFIX))
         epoch = re.match(r"epoch-(\d+)", checkpoint.name)

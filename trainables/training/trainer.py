@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import fork, sharded
 from searchlight.trainables.context import rng
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
+from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 from searchlight.trainables.precision import AUTO, Diverged
 from searchlight.trainables.task import Task
 from searchlight.trainables.task.images import Picture
@@ -176,9 +176,7 @@ class TrialTrainer:
 
         In a bucket the deletion runs in the background.
         """
-        if not isinstance(path, RemotePath):
-            checkpoint.delete(path)
-        elif self._was_midway:  # a check for a missing checkpoint takes six requests
+        if may_exist(path, in_bucket=self._was_midway):  # a check for a missing checkpoint takes six requests there
             self._writer.delete(path)
         self._was_midway = False
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,9 +25,9 @@ import ray.train
 import torch
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
-from searchlight.trainables.checkpoint.file import DiskFullError, full_disk_errors
+from searchlight.trainables.checkpoint.file import DiskFullError
 from searchlight.trainables.context import rng
-from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, parse_path, with_suffix_added
+from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.preflight.function_audit import watch_steps
 from searchlight.trainables.private_api import get_train_fn_utils, set_train_fn_utils
 from searchlight.trainables.registry import load_class
@@ -44,8 +43,6 @@ from searchlight.trainables.worker.messages import (
 from searchlight.trainables.worker.worker import TrialRunner, build_disk_full, build_interruption, work
 
 logger = logging.getLogger(__name__)
-
-STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
 def work_on_function(config: dict[str, Any]) -> None:
@@ -151,7 +148,7 @@ class Session:
             yield report
         self.thread.join()
         if self.context.rank == 0:
-            self._delete_staging()
+            directory.delete_staging(self.folder, self.segment.attempt)
         error, self._error = self._error, None  # its traceback keeps the function's objects alive
         if self._end is None:
             assert error is not None
@@ -238,7 +235,7 @@ class Session:
         """Start from the newest checkpoint that can be read. Rank 0 chooses it."""
         chosen: tuple[str, dict[str, Any]] | None = None
         if self.context.rank == 0:
-            self._delete_staging()
+            directory.delete_staging(self.folder, self.segment.attempt)
             chosen = self._find_newest_checkpoint()
         chosen = self.context.broadcast_object(chosen)
         if chosen is not None:
@@ -251,15 +248,6 @@ class Session:
                 self.segment.epoch,
                 self.number,
             )
-
-    def _delete_staging(self) -> None:
-        """Remove the parts of unpublished checkpoints, also those of lost workers.
-
-        In a bucket, parts have the name of the checkpoint. They are deleted when the trial has ended.
-        """
-        if not isinstance(self.folder, RemotePath):
-            for left in self.folder.glob(f"epoch-*-{self.segment.attempt}{STAGING}"):
-                shutil.rmtree(left, ignore_errors=True)
 
     def _find_newest_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
         for name in self.segment.checkpoints:
@@ -334,23 +322,14 @@ class Session:
     def _add_checkpoint_part(
         self, checkpoint: Any, path: StoragePath, move: bool, own: _Arrival, stack: contextlib.ExitStack
     ) -> Path | None:
-        """Add this rank's part of a checkpoint and return its path.
-
-        A part for a bucket stays where it is until `stack` ends.
-        """
+        """Add this rank's part of a checkpoint and return its path. With `move`, remove it when `stack` ends."""
         if checkpoint is None:
             return None
         try:
             source = Path(stack.enter_context(checkpoint.as_directory()))
-            if isinstance(path, RemotePath):
-                own.files = directory.compute_digests(source)
-            else:
-                with full_disk_errors(path):
-                    own.files = dict.fromkeys(directory.add(source, with_suffix_added(path, STAGING)), "")
-            if move and isinstance(path, RemotePath):
+            own.files = directory.add_part(source, path)
+            if move:
                 stack.callback(shutil.rmtree, source)
-            elif move:
-                shutil.rmtree(source)
             return source
         except DiskFullError as error:  # ends the trial, since the function might catch the error
             self._end_trial(build_disk_full(error, self.context))
@@ -362,24 +341,16 @@ class Session:
     ) -> None:
         about = {"epoch": self.number, "metrics": metrics}
         try:
-            if isinstance(path, RemotePath):
-                directory.put(source, path, parts, about, self.context)
-            elif self.context.rank == 0:
-                with full_disk_errors(path):
-                    directory.publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
+            directory.publish_parts(source, path, parts, about, self.context)
         except DiskFullError as error:
             self._end_trial(build_disk_full(error, self.context))
         except OSError as error:
-            what = "bucket" if isinstance(path, RemotePath) else "storage"
-            self._fail(f"its {what} must take a checkpoint, but got {error}")
+            self._fail(f"its storage must take a checkpoint, but got {error}")
         self.context.broadcast_object(None)  # now it is there for all ranks
         self._record_checkpoint(path, metrics)
 
     def _record_checkpoint(self, path: StoragePath, metrics: dict[str, float]) -> None:
-        if isinstance(path, RemotePath):
-            checkpoint = ray.train.Checkpoint(path.key, path.filesystem)
-        else:
-            checkpoint = ray.train.Checkpoint.from_directory(path)
+        checkpoint = ray.train.Checkpoint(*get_arrow_location(path))
         status = ray.train.ReportedCheckpointStatus.COMMITTED
         self.checkpoints.append((path, ray.train.ReportedCheckpoint(checkpoint, metrics, status)))
 

@@ -11,12 +11,14 @@ from searchlight.trainables.filesystem.paths import parse_path
 @pytest.fixture
 def published(tmp_path):
     """A directory to which two ranks have added."""
+    parts = []
     for number in range(2):
         part = tmp_path / f"part-{number}"
         (part / "sub").mkdir(parents=True)
         (part / "sub" / f"{number}.txt").write_text(str(number))
-        directory.add(part, tmp_path / "c.tmp")
-    directory.publish(tmp_path / "c.tmp", tmp_path / "c", {"epoch": 4}, ["sub/0.txt", "sub/1.txt"])
+        parts.append(directory.add_part(part, tmp_path / "c"))
+    assert parts == [{"sub/0.txt": ""}, {"sub/1.txt": ""}]
+    directory.publish_parts(part, tmp_path / "c", parts, {"epoch": 4}, Context())
     assert not (tmp_path / "c.tmp").exists()
     return tmp_path / "c"
 
@@ -24,11 +26,11 @@ def published(tmp_path):
 def test_directory_can_be_read_published_again_and_deleted(published, tmp_path):
     assert directory.read(published)["epoch"] == 4
     assert sorted(path.name for path in published.rglob("*.txt")) == ["0.txt", "1.txt"]
-    names = directory.add(tmp_path / "part-0", tmp_path / "c.tmp")
+    part = directory.add_part(tmp_path / "part-0", published)
     with pytest.raises(OSError, match=r"must write to one folder, but .*c\.tmp does not have lost\.pt of another"):
-        directory.publish(tmp_path / "c.tmp", published, {"epoch": 5}, [*names, "lost.pt"])
+        directory.publish_parts(None, published, [part, {"lost.pt": ""}], {"epoch": 5}, Context())
     assert directory.read(published)["epoch"] == 4
-    directory.publish(tmp_path / "c.tmp", published, {"epoch": 5}, names)
+    directory.publish_parts(None, published, [part], {"epoch": 5}, Context())
     assert directory.read(published)["epoch"] == 5
     assert not (published / "sub" / "1.txt").exists()
     for _ in range(2):
@@ -61,5 +63,5 @@ def test_directory_in_a_bucket_is_refused_until_it_is_complete(s3, tmp_path):
     paths.upload(tmp_path, path)
     with pytest.raises(CheckpointError, match=f"{path} must be readable"):
         directory.read(path)
-    directory.put(tmp_path, path, [directory.compute_digests(tmp_path)], {"epoch": 4}, Context())
+    directory.publish_parts(tmp_path, path, [directory.add_part(tmp_path, path)], {"epoch": 4}, Context())
     assert directory.read(path)["epoch"] == 4

@@ -104,7 +104,7 @@ def test_function_resumes_from_the_newest_whole_directory(stretch, damage):
 def test_function_whose_bucket_is_gone_fails_with_one_reason(stretch, s3, gone):
     (report,) = test_train_function.run("resumes", stretch(storage=gone, **PLAIN))
     assert report.outcome == "failed"
-    assert report.reason.startswith(f"its bucket must take a checkpoint, but got {s3}/trial-0/epoch-1-a")
+    assert report.reason.startswith(f"its storage must take a checkpoint, but got {s3}/trial-0/epoch-1-a")
 
 
 def run_on(rank, environment, *arguments):

@@ -131,7 +131,7 @@ def test_full_disk_interrupts_a_trial_that_can_continue(stretch, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(file, "_write", refuse)
+        patch.setattr(file, "write_durable", refuse)
         (end,) = workers().run(stretch())
     path = f"{stretch().folder}/epoch-1-a.pt"
     assert (end.outcome, end.disk_full) == ("interrupted", True)
