@@ -23,10 +23,8 @@ from scipy.stats import permutation_test
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.models.task_runs import in_processes
-from searchlight.models.arc import Adaptation, Grid, prepare
-from searchlight.models.arc.canvas import to_grid
-from searchlight.models.arc.generators.families import EASY
-from searchlight.models.arc.unlearned import look_up, two_guesses
+from searchlight.models.arc.evaluation import Adaptation, look_up, prepare, two_guesses
+from searchlight.models.arc.puzzles import EASY, Grid, to_grid
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.training.trainer import TrialTrainer

@@ -8,16 +8,21 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from searchlight.models.arc import free_energy, policy
-from searchlight.models.arc.agent import GridAgent
-from searchlight.models.arc.canvas import PAD
-from searchlight.models.arc.episodes import Batch
-from searchlight.models.arc.losses import PAD_WEIGHT, cell_loss, colour_loss, consistency, layout_loss
-from searchlight.models.arc.policy import Gaussian, PromptPolicy
-from searchlight.models.arc.prompt.encoder import PromptEncoder
-from searchlight.models.arc.prompt.features import puzzle_features
-from searchlight.models.arc.refinement import Reading, Refiner
-from searchlight.models.arc.reward import rewards, total
+from searchlight.models.arc.agent import (
+    PAD_WEIGHT,
+    GridAgent,
+    Reading,
+    Refiner,
+    cell_loss,
+    colour_loss,
+    consistency,
+    free_energy,
+    layout_loss,
+)
+from searchlight.models.arc.policy import Gaussian, PromptPolicy, rewards, total
+from searchlight.models.arc.policy import prompt_policy as policy
+from searchlight.models.arc.prompt import PromptEncoder, puzzle_features
+from searchlight.models.arc.puzzles import PAD, Batch
 
 Refine = Callable[[Reading, Tensor, Tensor], Tensor]
 

@@ -12,8 +12,8 @@ from pydantic import (
     field_validator,
 )
 
-from searchlight.models.arc import SOURCES
-from searchlight.models.arc.prompt.language import HUB_ID
+from searchlight.models.arc.prompt import HUB_ID
+from searchlight.models.arc.puzzles import SOURCES
 from searchlight.trainables.arc import data
 from searchlight.trainables.task import TaskConfig, searchable
 from searchlight.trainables.task.config import ConfigPart

@@ -4,7 +4,7 @@ import functools
 from dataclasses import replace
 from typing import NamedTuple
 
-from searchlight.models.arc import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
+from searchlight.models.arc.puzzles import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
 from searchlight.trainables.task.config import renamed_errors
 
 SAFE_SIDE = 10  # at which each source that comes with the package has puzzles

@@ -14,32 +14,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from searchlight.models.arc import (
-    PROPOSALS,
-    SOURCES,
+from searchlight.models.arc.agent import PROPOSALS, GridAgent
+from searchlight.models.arc.evaluation import (
     Adaptation,
     Answers,
-    Batch,
     Case,
-    Curriculum,
-    Episode,
     Exam,
-    GridAgent,
-    PromptPolicy,
-    Puzzle,
-    Solver,
-    TrainingPool,
-    Weights,
     draw,
-    from_arrays,
     metrics,
     pools_of,
     prepare,
     score_unlearned,
     sit,
     tally,
-    to_arrays,
 )
+from searchlight.models.arc.policy import PromptPolicy
 from searchlight.models.arc.prompt import (
     FEATURES,
     LanguageModel,
@@ -50,6 +39,17 @@ from searchlight.models.arc.prompt import (
     puzzle_key,
     rule_text,
 )
+from searchlight.models.arc.puzzles import (
+    SOURCES,
+    Batch,
+    Curriculum,
+    Episode,
+    Puzzle,
+    TrainingPool,
+    from_arrays,
+    to_arrays,
+)
+from searchlight.models.arc.solver import Solver, Weights
 from searchlight.trainables.arc import data
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.task import Task
@@ -71,9 +71,9 @@ class ArcTask(Task[ArcConfig]):
 
     Agent and prompt encoder are trained in one update, and the policy in another update on the same window. The
     evaluation uses the tests of the evaluation puzzles; only the score depends on their outputs. The metrics are those
-    of `searchlight.models.arc.metrics`, as `val/...`. The objective is the likelihood of the right cells in tests and
-    held-out demonstrations (`searchlight.models.arc.evaluation.Answers`). Exact answers are too rare in a short
-    trial to compare trials.
+    of `searchlight.models.arc.evaluation.metrics`, as `val/...`. The objective is the likelihood of the right cells in
+    tests and held-out demonstrations (`searchlight.models.arc.evaluation.Answers`). Exact answers are too rare in a
+    short trial to compare trials.
     """
 
     objective, mode = "val/score", "max"

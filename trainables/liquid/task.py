@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from searchlight.models.liquid.continual import Matrix, draw
-from searchlight.models.liquid.continual.strategy import ContinualStrategy, ReplayBatch
 from searchlight.models.liquid.data import SOURCES, Samples
 from searchlight.models.liquid.losses import errors, losses, score_of
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.plasticity import RULES, PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
+from searchlight.models.liquid.strategy import ContinualStrategy, ReplayBatch
 from searchlight.models.liquid.task_stream import Stream, stream
 from searchlight.trainables.liquid import data
 from searchlight.trainables.liquid.config import LiquidConfig

@@ -3,11 +3,12 @@
 from searchlight.models.arc.prompt.cache import VectorCache, puzzle_key
 from searchlight.models.arc.prompt.encoder import Fuse, PromptEncoder
 from searchlight.models.arc.prompt.features import FEATURES, puzzle_features
-from searchlight.models.arc.prompt.language import LanguageModel, load_language_model
+from searchlight.models.arc.prompt.language import HUB_ID, LanguageModel, load_language_model
 from searchlight.models.arc.prompt.text import grids_text, rule_text
 
 __all__ = [
     "FEATURES",
+    "HUB_ID",
     "Fuse",
     "LanguageModel",
     "PromptEncoder",

@@ -11,9 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.baselines import extents, guess_sizes
-from searchlight.models.arc.canvas import FIRST_COLOUR, SYMBOLS
-from searchlight.models.arc.puzzles import COLOURS, LARGEST_SIDE
+from searchlight.models.arc.puzzles import COLOURS, FIRST_COLOUR, LARGEST_SIDE, SYMBOLS, extents, guess_sizes
 
 FEATURES: tuple[str, ...] = (
     "size_change_ratio",

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from searchlight.models.arc.augment import SYMMETRIES, transform
-from searchlight.models.arc.puzzles import Grid, Pair, count_objects
+from searchlight.models.arc.puzzles import SYMMETRIES, Grid, Pair, count_objects, transform
 
 # Turning a puzzle turns its rule into another of the same group.
 TURNS = {

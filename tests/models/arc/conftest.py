@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from searchlight.models.arc import Puzzle
+from searchlight.models.arc.puzzles import Puzzle
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from hypothesis.strategies import SearchStrategy
 
-from searchlight.models.arc import Grid, Puzzle
-from searchlight.models.arc.augment import transform
+from searchlight.models.arc.puzzles import Grid, Puzzle, transform
 
 
 class Augmentation(NamedTuple):

@@ -3,20 +3,12 @@
 import pytest
 import torch
 
-from searchlight.models.arc import (
-    PROPOSALS,
-    Batch,
-    GridAgent,
-    PromptPolicy,
-    Puzzle,
-    Solver,
-    TrainingPool,
-    Weights,
-    cell_loss,
-    policy,
-)
+from searchlight.models.arc.agent import PROPOSALS, GridAgent, cell_loss
+from searchlight.models.arc.policy import PromptPolicy, rewards, total
+from searchlight.models.arc.policy import prompt_policy as policy
 from searchlight.models.arc.prompt import FEATURES, PromptEncoder
-from searchlight.models.arc.reward import rewards, total
+from searchlight.models.arc.puzzles import Batch, Puzzle, TrainingPool
+from searchlight.models.arc.solver import Solver, Weights
 
 DIM = 16
 ALL = Weights(size=0.3, ambiguity=0.05, consistency=0.1, pathwise=1.0, information=0.05, entropy=0.01, kl=0.01)

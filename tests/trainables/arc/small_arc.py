@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from searchlight.models.arc import Puzzle, load_puzzles
+from searchlight.models.arc.puzzles import Puzzle, load_puzzles
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.task import ArcConfig
 from searchlight.trainables.context import Context

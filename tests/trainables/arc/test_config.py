@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from searchlight.models.arc import load_puzzles
+from searchlight.models.arc.puzzles import load_puzzles
 from searchlight.trainables.arc import data
 from searchlight.trainables.arc.task import ArcConfig
 from tests.trainables.task import config_problems

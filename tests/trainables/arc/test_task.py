@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from searchlight.models.arc import digest, load_puzzles, to_arrays
+from searchlight.models.arc.puzzles import digest, load_puzzles, to_arrays
 from searchlight.trainables import checkpoint
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.task import ArcConfig

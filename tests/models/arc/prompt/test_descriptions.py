@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.arc.canvas import to_canvases
 from searchlight.models.arc.prompt import FEATURES, grids_text, puzzle_features, rule_text
+from searchlight.models.arc.puzzles import to_canvases
 from tests.models.arc.grids import augmentations, grids_of
 
 RULES = {

@@ -3,10 +3,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from searchlight.models.arc.canvas import to_canvases
-from searchlight.models.arc.prompt import PromptEncoder, VectorCache, load_language_model, puzzle_features, puzzle_key
-from searchlight.models.arc.prompt.text import grids_text, rule_text
-from searchlight.models.arc.puzzles import Puzzle
+from searchlight.models.arc.prompt import (
+    PromptEncoder,
+    VectorCache,
+    grids_text,
+    load_language_model,
+    puzzle_features,
+    puzzle_key,
+    rule_text,
+)
+from searchlight.models.arc.puzzles import Puzzle, to_canvases
 
 FUSES = ("gate", "concat", "mean")
 TEXTS = ["The grid is mirrored.", "Cells are moved. Sizes stay.", "Nothing is shown."]

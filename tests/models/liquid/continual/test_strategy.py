@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.continual.strategy import ContinualStrategy
 from searchlight.models.liquid.data import Kind
 from searchlight.models.liquid.losses import losses
+from searchlight.models.liquid.strategy import ContinualStrategy
 from searchlight.models.liquid.task_stream import stream
 from tests.models.liquid.nets import labelled, network, of
 
@@ -62,7 +62,7 @@ def test_the_fisher_of_a_task_leaves_masked_outputs_free() -> None:
 @pytest.mark.parametrize(("few", "count", "bound"), [(32, 20, 0.001), (0, 200, 0.05)], ids=["exact", "drawn"])
 def test_fisher_of_labels_is_that_of_the_probabilities(few: int, count: int, bound: float, monkeypatch) -> None:
     """Of four labels that are all as likely, the Fisher of each bias is p - p^2."""
-    monkeypatch.setattr("searchlight.models.liquid.continual.strategy.FEW", few)
+    monkeypatch.setattr("searchlight.models.liquid.strategy.FEW", few)
     made = stream(labelled(each=60), 1, "class")
     net = network(made.features, made.outputs, "sequence")
     net.head.weight.data.zero_()

@@ -1,0 +1,121 @@
+"""Grids of any size on square canvases of one size, and back.
+
+A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge is drawn to the right
+of and below the grid, so that a model that predicts a canvas also predicts the size of its grid. A grid as large as the
+canvas has no edge.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from searchlight.models.arc.puzzles.puzzle import COLOURS, Grid
+
+PAD = 0
+BORDER = 1
+FIRST_COLOUR = 2
+SYMBOLS = FIRST_COLOUR + COLOURS
+
+
+def to_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
+    """Draw a grid in the upper left corner of a canvas.
+
+    Args:
+        grid: Colours 0..9, shape (height, width), neither longer than `side`.
+        side: Height and width of the canvas.
+
+    Returns:
+        Symbols 0..11, shape (side, side).
+
+    Raises:
+        ValueError: The grid does not fit.
+    """
+    height, width = grid.shape
+    if max(height, width) > side:
+        raise ValueError(
+            f"side must be at least the grid's longest side, but got {side} for {height}x{width}. Use a larger canvas."
+        )
+    canvas = np.full((side, side), PAD, dtype=np.uint8)
+    canvas[: height + 1, : width + 1] = BORDER
+    canvas[:height, :width] = grid + FIRST_COLOUR
+    return canvas
+
+
+def to_canvases(grids: Sequence[Grid], side: int) -> Tensor:
+    """Draw several grids: uint8 symbols of shape (grids, side, side)."""
+    canvases = np.zeros((len(grids), side, side), dtype=np.uint8)
+    for index, grid in enumerate(grids):
+        canvases[index] = to_canvas(grid, side)
+    return torch.from_numpy(canvases)
+
+
+def to_grid(canvas: NDArray[np.uint8]) -> Grid:
+    """Return the grid on a canvas, also if the canvas is inconsistent. This is the inverse of `to_canvas`.
+
+    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so that a few wrong cells
+    have no effect. Cells inside the grid without a colour become colour 0.
+
+    Args:
+        canvas: Symbols 0..11, shape (side, side).
+
+    Returns:
+        Colours 0..9, shape (height, width) with 1 <= height, width <= side.
+    """
+    symbols = torch.from_numpy(canvas.astype(np.int64))[None]
+    agreement = torch.stack([symbols >= FIRST_COLOUR, symbols == BORDER, symbols == PAD]).float()
+    height, width = likeliest_sizes(*agreement)[0].tolist()
+    inside = canvas[:height, :width]
+    return np.where(inside >= FIRST_COLOUR, inside - FIRST_COLOUR, 0).astype(np.uint8)
+
+
+def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
+    """Find the size of the grid on each canvas, given how well each cell suits each part of the layout.
+
+    Args:
+        inside: Score (a log-probability, say) of each cell being part of the grid, shape (canvases, side,
+            side).
+        border: Score of being its edge, same shape.
+        pad: Score of being outside, same shape.
+
+    Returns:
+        Heights and widths in 1..side with the highest total score, int64 of shape (canvases, 2).
+    """
+    side = inside.shape[-1]
+    inside_sums, border_sums, pad_sums = (_prefix_sums(scores) for scores in (inside, border, pad))
+    ends = torch.arange(1, side + 1, device=inside.device)
+    edges = (ends + 1).clamp(max=side)
+    grid = (slice(None), ends[:, None], ends[None, :])
+    framed = (slice(None), edges[:, None], edges[None, :])
+    # The constant total of the pad scores is left out: it is the same for every size.
+    totals = inside_sums[grid] + border_sums[framed] - border_sums[grid] - pad_sums[framed]
+    best = totals.flatten(1).argmax(dim=1)
+    return torch.stack([best // side + 1, best % side + 1], dim=1)
+
+
+def extents(canvases: Tensor) -> Tensor:
+    """Return height and width of the grid on each canvas, int64 of shape (..., 2), for symbols (..., S, S)."""
+    colour = canvases >= FIRST_COLOUR
+    return torch.stack([colour.any(-1).sum(-1), colour.any(-2).sum(-1)], dim=-1)
+
+
+def cell_accuracy(prediction: Grid, truth: Grid) -> float:
+    """Return the number of matching cells in the overlap of two grids, divided by the larger of both areas."""
+    side = max(prediction.shape + truth.shape)
+    return float(cell_accuracies(to_canvases([prediction], side), to_canvases([truth], side)))
+
+
+def cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
+    """Return the `cell_accuracy` of answers and targets, symbols of shape (N, S, S), as float32 of shape (N,)."""
+    matching = ((answers == targets) & (targets >= FIRST_COLOUR)).flatten(1).sum(1)
+    area = torch.maximum(extents(answers).prod(1), extents(targets).prod(1))
+    return matching.float() / area.clamp(min=1)
+
+
+def _prefix_sums(scores: Tensor) -> Tensor:
+    """Add up all cells above and left: (canvases, side, side) -> (canvases, side + 1, side + 1)."""
+    sums = scores.new_zeros(scores.shape[0], scores.shape[1] + 1, scores.shape[2] + 1, dtype=torch.float64)
+    sums[:, 1:, 1:] = scores.double().cumsum(1).cumsum(2)
+    return sums

@@ -1,0 +1,58 @@
+"""A picture of puzzles and attempts: a row for each, in ARC's colours, with what is right in green."""
+
+import numpy as np
+import pytest
+
+from searchlight.models.arc.evaluation import Case, draw
+from searchlight.models.arc.evaluation.rendering import CELL, HEADER, PALETTE, RIGHT, WRONG
+
+
+def rgb(colour):
+    return tuple(bytes.fromhex(colour[1:]))
+
+
+def colours(picture):
+    """How many pixels have each colour."""
+    found, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
+    return {tuple(map(int, colour)): int(count) for colour, count in zip(found, counts, strict=True)}
+
+
+def case(target, first, second, given=((0,),)):
+    return Case("0123abcd", *(np.array(grid, dtype=np.uint8) for grid in (given, given, given, target, first, second)))
+
+
+def test_it_has_all_ten_colours_of_arc_in_equal_parts():
+    grid = np.arange(10).reshape(2, 5)
+    unnamed = case(grid, grid, grid, grid)._replace(puzzle="")
+    there = colours(draw([unnamed])[HEADER:])  # without text, whose edges are grey
+    assert {there[rgb(colour)] for colour in PALETTE} == {6 * (CELL - 1) ** 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "marked"),
+    [
+        ([[1, 2]], [[1, 2]], {RIGHT}),
+        ([[1, 2]], [[2, 1]], {RIGHT, WRONG}),
+        ([[1, 1]], [[1], [2]], {WRONG}),
+        ([[1, 2, 0]], [[1]], {WRONG}),
+    ],
+)
+def test_an_attempt_is_right_if_it_is_the_target(first, second, marked):
+    picture = draw([case([[1, 2]], first, second)])
+    assert {colour for colour in (RIGHT, WRONG) if rgb(colour) in colours(picture)} == marked
+    if len(marked) == 2:  # the first attempt is left of the second
+        right, wrong = ((picture == rgb(colour)).all(2).nonzero()[1] for colour in (RIGHT, WRONG))
+        assert right.max() < wrong.min()
+
+
+def test_each_puzzle_has_a_row_on_white():
+    one = case([[1, 2], [3, 4]], [[1, 2], [3, 4]], [[0]])
+    single, six = draw([one]), draw([one] * 6)
+    assert (six.dtype, six.shape[1:]) == (np.uint8, single.shape[1:])
+    once, there = colours(single), colours(six)
+    assert all(there[rgb(colour)] == 6 * once[rgb(colour)] for colour in PALETTE[1:5])
+    assert (np.concatenate([six[0], six[-1], six[:, 0], six[:, -1]]) == 255).all()
+    named = draw([one._replace(puzzle="mirror-and-recolour-000123")])
+    assert named.shape[1] > single.shape[1] + 100  # a long name does not run into the grids
+    with pytest.raises(ValueError, match="at least one case, but got none"):
+        draw([])
