@@ -86,7 +86,7 @@ class Meter:
             return heard
 
         def finished(tracker: Any, *arguments: Any, **more: Any) -> Any:
-            self.backlog = tracker._events.qsize() + sum(len(events) for events in tracker._pending.values())
+            self.backlog = len({*tracker._changed, *tracker._pending})
             start = time.perf_counter()
             try:
                 return finish(tracker, *arguments, **more)

@@ -68,17 +68,17 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
 
         inside = late = 0.0
 
-        def tell(name: str, *what: Any) -> None:
+        def tell(number: int) -> None:
             nonlocal inside
             if tracker is not None:
                 before = time.perf_counter()
-                getattr(tracker, name)(*what)
+                tracker.on_trial_changed(study.get_trial(number))
                 inside += time.perf_counter() - before
 
         def begin() -> int:
             number, values = study.ask(space)
             study.record_config(number, values)
-            tell("on_trial_start", number, values)
+            tell(number)
             return number
 
         start, own, own_thread = time.perf_counter(), time.process_time(), time.thread_time()
@@ -92,12 +92,12 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
             late += time.perf_counter() - at
             metrics, now = metrics_of(epoch), time.time()
             study.report(number, epoch, metrics["val/score"], {"metrics": metrics, "checkpoint": None, "time": now})
-            tell("on_trial_report", number, epoch, metrics, now)
+            tell(number)
             if epoch < reports:
                 heapq.heappush(due, (at + 1, number, epoch + 1))
                 continue
             study.end(number, "completed")
-            tell("on_trial_end", number, "completed", "", now)
+            tell(number)
             if begun < trials:
                 heapq.heappush(due, (time.perf_counter() + 1, begin(), 1))
                 begun += 1

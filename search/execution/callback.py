@@ -1,32 +1,18 @@
-"""The callbacks of a search when a trial starts, reports or ends."""
+"""The observers of a search."""
 
-from collections.abc import Mapping
-from typing import Any
+from optuna.trial import FrozenTrial
 
 
 class TrialCallback:
-    """A base class of the observers of a search. Methods run on Tune's event loop and must not raise or block.
+    """A base class of the observers of a search. The method runs on Tune's event loop and must not raise or block.
 
-    A config is flat, by dotted name. `at` is in seconds since 1970.
+    An observer derives all that it does from the state of a trial, in a running search and after a resume alike. See
+    `searchlight.search.study.changes.find_changes`.
     """
 
-    def on_trial_start(
-        self,
-        number: int,
-        config: dict[str, Any],
-        copied_from: int | None = None,
-        confirms: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Handle the start of trial `number`, a copy of another trial if `copied_from` is given.
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
+        """Handle a new state of `trial`: it has begun, reported or ended.
 
-        A confirming run has in `confirms` the `trial` whose config it trains (None: the defaults) and its new `seed`.
+        If the search `is_over`, a trial that has not ended is interrupted. The study does not record that. The state
+        must not be modified, but may be kept: the study replaces trials instead of modifying them.
         """
-
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        """Handle the `datasets` of trial `number`."""
-
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        """Handle the `metrics` of trial `number` after `epoch` epochs."""
-
-    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
-        """Handle the end of trial `number`. It last held workers or reported `at`, possibly long ago."""

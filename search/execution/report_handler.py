@@ -16,7 +16,7 @@ from searchlight.search.folder.retry import retry_while_unavailable
 from searchlight.search.space.fidelity import Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, is_confirming
+from searchlight.search.study.trial import get_reports, intermediate_values
 from searchlight.trainables.filesystem.paths import StoragePath, get_outage_errors
 from searchlight.trainables.worker.messages import (
     Divergence,
@@ -117,8 +117,7 @@ class ReportHandler:
                 self._record_report(number, report, result.gang, now)
                 if self._is_complete(number):
                     self.finish_trial(number, "completed")
-                if not self._is_confirming(number):
-                    self._stoppers.record_segment_end(number)
+                self._stoppers.record_trial(self.study.get_trial(number), has_paused=True)
             else:
                 self._record_report(number, report, result.gang, now)
         if result.reports[-1].done:
@@ -138,8 +137,7 @@ class ReportHandler:
             if self._losses[number] > self._max_losses:
                 reason = f"its gang was lost {self._losses[number]} times: {loss}"
                 self.finish_trial(number, "failed", reason)
-                if not self._is_confirming(number):
-                    self._stoppers.record_failure(number, reason)
+                self._stoppers.record_trial(self.study.get_trial(number), failure=reason)
             else:
                 logger.warning("trial %d: lost its gang (%s), and continues from its last checkpoint", number, loss)
         self.study.live.discard(number)
@@ -151,14 +149,17 @@ class ReportHandler:
         self.study.commit()
         self.checkpoints.delete_for_ended([self.study.get_trial(number)])
         self.study.end(number, outcome, reason)
-        at = get_end_time(self.study.get_trial(number))
-        self.notify(lambda callback: callback.on_trial_end(number, outcome, reason, at))
+        self.notify(number)
 
-    def notify(self, event: Callable[[TrialCallback], None]) -> None:
-        """Call the callbacks. Commit the study first, so that they see only what a later driver would see."""
+    def notify(self, number: int) -> None:
+        """Tell the callbacks that trial `number` has changed.
+
+        Commit the study first, so that they see only what a later driver would see.
+        """
         self.study.commit()
+        trial = self.study.get_trial(number)
         for callback in self.callbacks:
-            event(callback)
+            callback.on_trial_changed(trial)
 
     def _record_report(self, number: int, report: EpochReport, gang: str, now: float) -> None:
         epoch, metrics, meter = report.epoch, report.metrics, self._stoppers.meter
@@ -178,9 +179,8 @@ class ReportHandler:
             self._losses.pop(number, None)
             self.spent += epoch_cost(content, self._unit)
             self.study.report(number, epoch, metrics[self.study.objectives[0].metric], content)
-            self.notify(lambda callback: callback.on_trial_report(number, epoch, metrics, now))
-            if not is_confirming(trial):
-                self._stoppers.record_report(number, metrics)
+            self.notify(number)
+            self._stoppers.record_trial(self.study.get_trial(number))
         self.checkpoints.prune(self.study.get_trial(number))
 
     def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
@@ -196,15 +196,8 @@ class ReportHandler:
             self._save_traceback(number, end.traceback)
         where = f", at {end.location}" if end.location else ""
         self.finish_trial(number, end.outcome, end.reason + where, end.divergence)
-        if self._is_confirming(number):
-            return
-        if end.outcome == "failed":
-            self._stoppers.record_failure(number, end.reason, where)
-        else:
-            self._stoppers.record_segment_end(number)
-
-    def _is_confirming(self, number: int) -> bool:
-        return is_confirming(self.study.get_trial(number))
+        failure = end.reason if end.outcome == "failed" else ""
+        self._stoppers.record_trial(self.study.get_trial(number), failure=failure, where=where)
 
     def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
         """Record the epoch in which a trial diverged, without a finite objective."""
@@ -212,7 +205,6 @@ class ReportHandler:
         at = known["time"] if known else now
         content = {"epoch": last.epoch, "metrics": last.metrics, "checkpoint": last.checkpoint, **last.costs}
         self.study.record_report(number, last.epoch, {**content, "time": at})
-        self.notify(lambda callback: callback.on_trial_report(number, last.epoch, last.metrics, at))
 
     def _save_traceback(self, number: int, traceback: str) -> None:
         """Write a traceback to the bucket before the trial ends, since the driver's disk may be lost."""
@@ -243,4 +235,3 @@ class ReportHandler:
     def _record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         self._log_notes(number, self._datasets.describe_changes(number, datasets))
         self.study.record_datasets(number, datasets)
-        self.notify(lambda callback: callback.on_trial_datasets(number, datasets))

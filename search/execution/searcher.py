@@ -19,12 +19,10 @@ from searchlight.search.samplers.perturbation import perturb
 from searchlight.search.schedulers.base import Prune, Scheduler, Segment, TrialProgress
 from searchlight.search.schedulers.pbt import format_replacement_reason
 from searchlight.search.space.fidelity import cumulative_cost, report_field
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
     TrialCache,
-    get_end_time,
     get_outcome,
     get_reports,
     intermediate_values,
@@ -144,9 +142,8 @@ class StudySearcher(Searcher):
                 elif prune and paused:
                     self._prune_paused(trial)
                 elif "config" in trial.user_attrs:  # otherwise, no callback was called at its start
-                    at = get_end_time(trial)
                     for callback in self.reports.callbacks:
-                        callback.on_trial_end(number, "interrupted", "the search was stopped", at)
+                        callback.on_trial_changed(trial, is_over=True)
         self.reports.checkpoints.close()
 
     def _prune_paused(self, trial: FrozenTrial) -> None:
@@ -203,8 +200,7 @@ class StudySearcher(Searcher):
                 self._prune_paused(trial)
         attributes = {"config": runs[0].config, "confirms": runs[0].attribute}
         number = self.study.create_copy(self.space, {}, attributes)
-        config = flatten(runs[0].config)
-        self.reports.notify(lambda callback: callback.on_trial_start(number, config, confirms=runs[0].attribute))
+        self.reports.notify(number)
         return self._assign(number, 0, self.schedule.limit, [None])
 
     def _is_complete(self, number: int) -> bool:
@@ -255,11 +251,11 @@ class StudySearcher(Searcher):
             config = self.space.build_config(values).model_dump(mode="json", round_trip=True)
         except ValidationError as error:
             self.study.record_config(number, values)
-            self.reports.notify(lambda callback: callback.on_trial_start(number, values))
+            self.reports.notify(number)
             self.reports.finish_trial(number, "failed", "; ".join(format_validation_errors(error)))
             return None
         self.study.record_config(number, config)
-        self.reports.notify(lambda callback: callback.on_trial_start(number, flatten(config)))
+        self.reports.notify(number)
         return self._assign(number, 0, segment.until, [None])
 
     def _copy_trial(self, segment: Segment) -> SegmentAssignment:
@@ -274,7 +270,7 @@ class StudySearcher(Searcher):
         copy = {"epoch": epoch, "checkpoint": path, "replaces": segment.replaces}
         attributes = {"config": config, "copied_from": parent.number, "copy": copy}
         number = self.study.create_copy(self.space, values, attributes)
-        self.reports.notify(lambda callback: callback.on_trial_start(number, flatten(config), parent.number))
+        self.reports.notify(number)
         if segment.replaces is not None:
             self.reports.finish_trial(segment.replaces, "pruned", format_replacement_reason(parent.number))
         return self._assign(number, epoch, segment.until, [path, None] if path else [None])

@@ -3,15 +3,21 @@
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+from optuna.trial import FrozenTrial
 
 from searchlight.search.errors import suggest_nearest
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
+from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
+from searchlight.search.study.trial import WITH_RESULT, gpu_seconds_used, intermediate_values, is_confirming
 
 ALIKE = 5  # first trials that fail with the same error
 HOUR = 3600.0
+Record = tuple[float, int, Callable[[], None]]  # a call with its time in seconds since 1970 and its trial
 
 
 class PatienceStopper:
@@ -143,6 +149,48 @@ class Stoppers:
         self._plateau = PatienceStopper(self.patience, self.objective) if self.patience else None
         self._alike = RepeatedFailureStopper(min(ALIKE, self.trials)) if self.trials > 1 else None
         self._first = True
+        self._seen: dict[int, SeenTrial] = {}
+
+    def restore(self, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
+        """Record the trials of a resumed search, with the GPU time that they held.
+
+        Their failures are left out, since the cause may be fixed. `waits` returns whether a trial waits at a rung.
+        """
+        records = [record for trial in trials for record in self._list_records(trial, waits(trial))]
+        for _, _, record in sorted(records, key=lambda record: record[:2]):
+            record()
+        for trial in trials:
+            self.meter.restore(trial.number, gpu_seconds_used(trial))
+        self.check_gpu_hours()
+
+    def record_trial(self, trial: FrozenTrial, has_paused: bool = False, failure: str = "", where: str = "") -> None:
+        """Record what is new in `trial`. `has_paused` if it has reached a rung, `failure` if it failed, at `where`."""
+        for _, _, record in self._list_records(trial, has_paused):
+            record()
+        if failure and not is_confirming(trial):
+            self.record_failure(trial.number, failure, where)
+
+    def _list_records(self, trial: FrozenTrial, has_paused: bool) -> list[Record]:
+        """Return the calls that record what is new in `trial`.
+
+        Confirming runs are left out, since no rule ends them.
+        """
+        if is_confirming(trial):
+            return []
+        number, curve = trial.number, intermediate_values(trial)
+        changes = find_changes(trial, self._seen.get(number, UNSEEN))
+        self._seen[number] = changes.seen
+        reports = [report for epoch, report in changes.reports if epoch in curve]
+        last = reports[-1]["time"] if reports else 0.0
+        records: list[Record] = [
+            (report["time"], number, partial(self.record_report, number, report["metrics"])) for report in reports
+        ]
+        end = partial(self.record_segment_end, number)
+        if changes.outcome == "diverged" and trial.datetime_complete is not None:
+            records.append((trial.datetime_complete.timestamp(), number, end))
+        elif curve and (has_paused or changes.outcome in WITH_RESULT):
+            records.append((last, number, end))
+        return records
 
     def record_segment_start(self, number: int) -> None:
         """Record that a gang starts a segment of trial `number`."""

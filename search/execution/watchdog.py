@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ray
+from optuna.trial import FrozenTrial
 
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.cluster.connection import join_thread
@@ -32,22 +33,7 @@ class Watchdog(TrialCallback):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, daemon=True, name="watch")
 
-    def on_trial_start(
-        self,
-        number: int,
-        config: dict[str, Any],
-        copied_from: int | None = None,
-        confirms: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._moved_at = time.monotonic()
-
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        self._moved_at = time.monotonic()
-
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._moved_at = time.monotonic()
-
-    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
         self._moved_at = time.monotonic()
 
     def __enter__(self) -> "Watchdog":

@@ -29,7 +29,7 @@ from searchlight.search.experiment.audit_follower import AuditFollower
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, identify_audit
 from searchlight.search.experiment.resume import OpenStudy, create_tracker
-from searchlight.search.experiment.stop import StopRequest, build_stoppers, restore_stoppers, start_budget_timer
+from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
 from searchlight.search.formatting import pluralize
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.parquet_callback import ParquetCallback
@@ -74,7 +74,7 @@ def run_on_ray(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     gang_resources = {name: amount * config.workers for name, amount in worker.items()}
     registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
-    exporter = start(ParquetCallback(study, config.local_path, progress.warn, config.path))
+    exporter = start(ParquetCallback(config.local_path, progress.warn, config.path, study.get_trials()))
     capacity = start(resources.CapacityMonitor(config, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
     tracker = start(create_tracker(planned, opened, progress.warn, resources.get_node_resources()))
@@ -171,7 +171,7 @@ def _run_trials(
     """Run trials until none is left or the search is to stop."""
     try:
         searcher.recover()
-        restore_stoppers(stoppers, searcher.study.get_trials(), searcher.is_paused)
+        stoppers.restore(searcher.study.get_trials(), searcher.is_paused)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
             with _restrict_environment():
                 _run_tuner(searcher, settings, config.local_path)

@@ -130,7 +130,7 @@ class _Driver:
         ended = len(opened.study.get_searched_trials())
         self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
         # The driver before this one may have died before it exported the last reports.
-        with closing(opened.store), ParquetCallback(opened.study, config.local_path, warn, config.path):
+        with closing(opened.store), ParquetCallback(config.local_path, warn, config.path, self.earlier):
             checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
             checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
             checkpoints.close()

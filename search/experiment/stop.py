@@ -2,24 +2,13 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from types import FrameType
-
-from optuna.trial import FrozenTrial
 
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.space.stop_condition import StopCondition
-from searchlight.search.study.trial import (
-    WITH_RESULT,
-    get_outcome,
-    get_reports,
-    gpu_seconds_used,
-    intermediate_values,
-    is_confirming,
-)
 
 RESERVE = 1 / 6  # of a time budget and of GPU-hours for confirming runs, which are a fifth of the trials' epochs
 CHECK_S = 1.0  # by how much GPU-hours may be exceeded
@@ -121,28 +110,3 @@ def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
             budget.check_gpu_hours()
 
     threading.Thread(target=check, daemon=True, name="budget").start()
-
-
-def restore_stoppers(budget: Stoppers, trials: Sequence[FrozenTrial], waits: Callable[[FrozenTrial], bool]) -> None:
-    """Give `budget` the reports of a resumed search's trials, in their order, and the GPU time that they held.
-
-    It does not get their failures: their cause may be fixed. `waits` tells whether a trial waits at a rung.
-    """
-    events: list[tuple[float, int, Callable[[], None]]] = []
-    for trial in trials:
-        number, curve, outcome = trial.number, intermediate_values(trial), get_outcome(trial)
-        budget.meter.restore(number, gpu_seconds_used(trial))
-        if is_confirming(trial):
-            continue
-        last = 0.0
-        for epoch, report in get_reports(trial).items():
-            if epoch in curve:
-                last = report["time"]
-                events.append((last, number, partial(budget.record_report, number, report["metrics"])))
-        if outcome == "diverged" and trial.datetime_complete is not None:
-            events.append((trial.datetime_complete.timestamp(), number, partial(budget.record_segment_end, number)))
-        elif curve and (outcome in WITH_RESULT or waits(trial)):
-            events.append((last, number, partial(budget.record_segment_end, number)))
-    for _, _, record in sorted(events, key=lambda event: event[:2]):
-        record()
-    budget.check_gpu_hours()

@@ -2,16 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from optuna.trial import FrozenTrial
 
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import report_command
 from searchlight.search.reporting.parquet import FILE, write_parquet
-from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.filesystem.paths import StoragePath
 
 EVERY_S = 3.0
@@ -21,26 +21,26 @@ SHARE = 0.02  # largest share of the time spent on writing
 class ParquetCallback(TrialCallback):
     """Observes a search and writes new reports to trials.parquet every few seconds, in a thread.
 
-    Each event reads only its trial from the study, so that its cost does not depend on the number of trials. The study
-    replaces trials instead of changing them, so that the thread can use them.
-
     Args:
-        study: The study of the search.
         folder: The folder of the file.
         say: Shows a line if the file cannot be written.
         place: The location of the search, if it is not `folder`.
+        earlier: The trials of a resumed search.
     """
 
     def __init__(
-        self, study: SearchStudy, folder: Path, say: Callable[[str], None], place: StoragePath | None = None
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        place: StoragePath | None = None,
+        earlier: Sequence[FrozenTrial] = (),
     ) -> None:
-        self._study = study
         self._path = folder / FILE
         self._say = say
         self._place = place or folder
-        self._trials = {trial.number: trial for trial in study.get_trials()}
+        self._trials = {trial.number: trial for trial in earlier}
         self._changed = threading.Event()
-        if self._trials:  # an earlier driver may have died before it wrote them
+        if earlier:  # their driver may have died before it wrote them
             self._changed.set()
         self._over = threading.Event()
         self._failure = ""
@@ -56,24 +56,10 @@ class ParquetCallback(TrialCallback):
         if self._changed.is_set():
             self._write(f"{report_command(self._place)} writes it again")
 
-    def on_trial_start(
-        self,
-        number: int,
-        config: dict[str, Any],
-        copied_from: int | None = None,
-        confirms: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._trials[number] = self._study.get_trial(number)
-
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._refresh_trial(number)
-
-    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
-        self._refresh_trial(number)
-
-    def _refresh_trial(self, number: int) -> None:
-        self._trials[number] = self._study.get_trial(number)
-        self._changed.set()
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
+        if trial.number in self._trials:  # a start alone would load pandas while the gangs start
+            self._changed.set()
+        self._trials[trial.number] = trial
 
     def _run(self) -> None:
         pause = EVERY_S

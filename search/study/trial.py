@@ -1,6 +1,7 @@
 """The outcome, reports and values of a trial."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from optuna.trial import FrozenTrial, TrialState
@@ -11,6 +12,21 @@ from searchlight.search.space.objectives import Objective
 OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
 WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What a confirming run confirms, as the study has it.
+
+    Attributes:
+        trial: The number of the finalist whose config it trains. None: the defaults.
+        round: Runs of one round have the same seed.
+        seed: The new seed.
+    """
+
+    trial: int | None
+    round: int
+    seed: int
 
 
 class TrialCache(Generic[Value]):
@@ -50,6 +66,12 @@ def get_outcome(trial: FrozenTrial) -> str:
     if trial.state == TrialState.COMPLETE:
         return "completed"
     return str(trial.user_attrs.get("outcome", "interrupted"))
+
+
+def get_confirmation(trial: FrozenTrial) -> Confirmation | None:
+    """Return what `trial` confirms, or None for a trial of the search itself."""
+    about = trial.user_attrs.get("confirms")
+    return None if about is None else Confirmation(**about)
 
 
 def is_confirming(trial: FrozenTrial) -> bool:

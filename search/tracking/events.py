@@ -1,4 +1,4 @@
-"""Events of a search for MLflow, created when they happen or later from the study, and a file of unsent ones."""
+"""Events of a search for MLflow, derived from the study, and a file of unsent ones."""
 
 import json
 import time
@@ -8,11 +8,11 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.analysis.best_trials import BestReport, BestReports
+from searchlight.search.analysis.best_trials import BestReports
 from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
-from searchlight.search.study.datasets import get_datasets
-from searchlight.search.study.trial import get_end_time, get_outcome, get_reports, is_confirming
+from searchlight.search.study.changes import TrialChanges, find_changes
+from searchlight.search.study.trial import get_end_time, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 
 Event = dict[str, Any]
@@ -28,15 +28,6 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
             run, `note`, `metrics`, why it `stopped` early, and `confirmed`) of the search.
     """
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
-
-
-def make_trial_end(
-    outcome: str, reason: str, report: BestReport | None, at: float, is_confirming: bool = False
-) -> Event:
-    """Return the event of a trial's end. `report` is its best one, with the time of its last one."""
-    best = report and (report.point, report.last_at)
-    group = "confirmed" if is_confirming else "best"  # the UI sorts trials by "best", which excludes confirming runs
-    return make_event("ended", at, outcome=outcome, reason=reason, best=best, group=group)
 
 
 def make_search_end(
@@ -55,29 +46,42 @@ def make_search_end(
     return make_event("finished", at, **content, stopped=stopped, confirmed=confirmed)
 
 
-def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], over: bool = False) -> list[Event]:
-    """Return all events of `trial` from the study. A trial whose driver died before it began has none.
+def build_trial_events(trial: FrozenTrial, objectives: Sequence[Objective], is_over: bool = False) -> list[Event]:
+    """Return all events of `trial`. A trial that has not ended is interrupted if the search `is_over`."""
+    return build_events(trial, find_changes(trial, is_over=is_over), objectives)
 
-    A trial that has not ended is interrupted if the search is `over`.
-    """
-    if "config" not in trial.user_attrs:
-        return []
-    config, bests = flatten(trial.user_attrs["config"]), BestReports(objectives)
+
+def build_events(trial: FrozenTrial, changes: TrialChanges, objectives: Sequence[Objective]) -> list[Event]:
+    """Return the events of the `changes` of `trial`, in order."""
     assert trial.datetime_start is not None
-    start = trial.datetime_start.timestamp()
-    of_others = {name: trial.user_attrs.get(name) for name in ("copied_from", "confirms")}
-    events = [make_event("started", start, config=config, **of_others)]
-    if datasets := get_datasets(trial):
-        events.append(make_event("data", start, datasets=datasets))
+    attributes, start = trial.user_attrs, trial.datetime_start.timestamp()
+    events = []
+    if changes.has_begun:
+        of_others = {name: attributes.get(name) for name in ("copied_from", "confirms")}
+        events.append(make_event("started", start, config=flatten(attributes["config"]), **of_others))
+    if changes.datasets:
+        events.append(make_event("data", start, datasets=changes.datasets))
+    for epoch, report in changes.reports:
+        events.append(make_event("reported", report["time"], epoch=epoch, metrics=report["metrics"]))
+    if changes.outcome:
+        events.append(_make_trial_end(trial, changes, objectives))
+    return events
+
+
+def _make_trial_end(trial: FrozenTrial, changes: TrialChanges, objectives: Sequence[Objective]) -> Event:
+    """Return the event of a trial's end. It has the best report, with the time of the last one."""
+    bests = BestReports(objectives)
     for epoch, report in get_reports(trial).items():
         bests.record_report(trial.number, epoch, report["metrics"], report["time"])
-        events.append(make_event("reported", report["time"], epoch=epoch, metrics=report["metrics"]))
-    best, at, confirms = bests.get_best(trial.number), get_end_time(trial), is_confirming(trial)
-    if trial.state.is_finished():
-        events.append(make_trial_end(get_outcome(trial), trial.user_attrs.get("reason", ""), best, at, confirms))
-    elif over:
-        events.append(make_trial_end("interrupted", "the search was stopped", best, at, confirms))
-    return events
+    best = bests.get_best(trial.number)
+    return make_event(
+        "ended",
+        get_end_time(trial),
+        outcome=changes.outcome,
+        reason=changes.reason,
+        best=best and (best.point, best.last_at),
+        group="confirmed" if is_confirming(trial) else "best",  # the UI sorts trials by "best"
+    )
 
 
 def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:

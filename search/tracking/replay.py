@@ -16,7 +16,14 @@ from searchlight.search.study.metadata import build_resume_config
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.tracking.description import render_description
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error
-from searchlight.search.tracking.events import SPOOL, Event, make_search_end, read_spooled_end, write_spool
+from searchlight.search.tracking.events import (
+    SPOOL,
+    Event,
+    build_trial_events,
+    make_search_end,
+    read_spooled_end,
+    write_spool,
+)
 from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.uri import (
     check_tracking,
@@ -62,9 +69,10 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     try:
         known = runs.open(over=True)
         for trial in searched.all_trials:
-            if events := runs.get_missing_events(trial, known.get(trial.number), over=True):
+            if runs.reopen(trial, known.get(trial.number), is_over=True):
+                events = build_trial_events(trial, searched.objectives, is_over=True)
                 refused += runs.send_events(trial.number, events)
-                num_sent += 1
+                num_sent += bool(events)
             runs.send_pictures(trial.number)
         runs.end_parent(_determine_search_end(place, folder, searched, runs.parent))
         for path in (*runs.list_initial_artifacts(), *(folder / name for name in FILES)):

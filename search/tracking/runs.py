@@ -24,7 +24,7 @@ from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.description import format_commands
 from searchlight.search.tracking.errors import error_message, get_http_status
-from searchlight.search.tracking.events import Event, build_trial_events
+from searchlight.search.tracking.events import Event
 from searchlight.search.tracking.uri import get_sqlite_path
 from searchlight.trainables.filesystem.atomic_file import remove_leftovers
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, lock_file
@@ -138,22 +138,22 @@ class Runs:
         self._children.update((number, run.info.run_id) for number, run in runs.items())
         return runs
 
-    def get_missing_events(self, trial: FrozenTrial, run: "Run | None", over: bool = False) -> list[Event]:
-        """Return all events of `trial`, or none if its `run` is complete. Reopen the run of a trial that continues."""
+    def reopen(self, trial: FrozenTrial, run: "Run | None", is_over: bool = False) -> bool:
+        """Return whether events of `trial` are missing in its `run`. Reopen the run of a trial that continues."""
         outcome, has_ended = get_outcome(trial), trial.state.is_finished()
         if run is not None:
-            is_running, is_known = not has_ended and not over, run.data.tags.get("outcome") == outcome
+            is_running, is_known = not has_ended and not is_over, run.data.tags.get("outcome") == outcome
             if has_ended and is_known and run.info.status == STATUS[outcome]:
-                return []
+                return False
             if is_running and run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, "RUNNING")
             for tag in {"outcome", "reason"} & run.data.tags.keys() if is_running or not is_known else ():
                 self._client.delete_tag(run.info.run_id, tag)
-        return build_trial_events(trial, self.objectives, over)
+        return True
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
         """Send `events` in one call, which is as fast as sending one. Return those that MLflow refuses."""
-        if self._try_log_events(number, events):
+        if not events or self._try_log_events(number, events):
             return []
         # Sent one by one, only the invalid events are refused.
         return [event for event in events if not self._try_log_events(number, [event])]

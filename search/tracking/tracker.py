@@ -1,9 +1,8 @@
 """Reports a search to MLflow from a thread, so that a slow or unreachable server never blocks the search."""
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -13,13 +12,12 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.analysis.best_trials import BestReports
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import replay_command
-from searchlight.search.study.record import load_search
-from searchlight.search.study.trial import get_reports, is_confirming
+from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
+from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
-from searchlight.search.tracking.events import SPOOL, Event, make_event, make_search_end, make_trial_end, write_spool
+from searchlight.search.tracking.events import SPOOL, Event, build_events, make_search_end, write_spool
 from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.uri import redact
 
@@ -29,7 +27,6 @@ CALL_S = 15.0  # how long a running call may take at the end
 # Pauses between calls, in which events are collected. The pause is SPARED times as long as the last call, within
 # LINGER_S and LONGEST_S, so that the search keeps most of the CPU time.
 LINGER_S, LONGEST_S, SPARED = 1.0, 10.0, 4.0
-MOST = 5000  # events in memory; after a longer outage, events are read from the study
 SENDERS = 4  # concurrent calls to a server, which has as many workers by default
 TRIES = 3  # attempts to send artifacts at the end
 END_TIMEOUT_S = 60.0
@@ -45,8 +42,8 @@ class MLflowCallback(TrialCallback):
     raises an error, the parent run ends as failed.
 
     Args:
-        earlier: The trials of a resumed search, whose missing events are sent. Sending a report twice changes nothing,
-            since its time is part of its identity in MLflow.
+        earlier: The trials of a resumed search. All events of those whose runs are incomplete are sent. Sending a
+            report twice changes nothing, since its time is part of its identity in MLflow.
         say: Shows a line when MLflow becomes unavailable or available again.
         prepare: Called in the thread before anything else, to write the parent's artifacts.
     """
@@ -62,16 +59,11 @@ class MLflowCallback(TrialCallback):
         self._runs, self._config = runs, runs.config
         runs.before_end = self._send_pictures
         self._earlier, self._say, self._prepare = earlier, say, prepare
-        self._bests = BestReports(runs.objectives)
-        self._confirming = {trial.number for trial in earlier if is_confirming(trial)}
-        for trial in earlier:
-            for epoch, report in get_reports(trial).items():
-                self._bests.record_report(trial.number, epoch, report["metrics"], report["time"])
-        self._events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
-        self._pending: dict[int, list[Event]] = {}
+        # The last state of each trial that has changed, and whether the search is over; then those that are being sent.
+        self._changed: dict[int, tuple[FrozenTrial, bool]] = {trial.number: (trial, False) for trial in earlier}
+        self._pending: dict[int, tuple[FrozenTrial, bool]] = {}
+        self._seen: dict[int, SeenTrial] = {}  # what MLflow has
         self._refused: list[Event] = []
-        self._behind = threading.Event()  # some events are not in memory
-        self._cut_off = threading.Event()  # the search ends before its trials, and the study does not record that
         self._senders = SENDERS if runs.artifacts is None else 1
         self._unsure = False  # a run may have been created by a call whose answer was lost
         self._failures = 0
@@ -103,30 +95,10 @@ class MLflowCallback(TrialCallback):
         """The parent run's id, or "" until MLflow has answered."""
         return self._runs.run_id
 
-    def on_trial_start(
-        self,
-        number: int,
-        config: dict[str, Any],
-        copied_from: int | None = None,
-        confirms: Mapping[str, Any] | None = None,
-    ) -> None:
-        if confirms is not None:
-            self._confirming.add(number)
-        self._enqueue(number, make_event("started", config=config, copied_from=copied_from, confirms=confirms))
-
-    def on_trial_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
-        self._enqueue(number, make_event("data", datasets=datasets))
-
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._needed.set()
-        self._bests.record_report(number, epoch, metrics, at)
-        self._enqueue(number, make_event("reported", at, epoch=epoch, metrics=metrics))
-
-    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
-        if outcome == "interrupted":
-            self._cut_off.set()
-        best = self._bests.get_best(number)
-        self._enqueue(number, make_trial_end(outcome, reason, best, at, number in self._confirming))
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
+        self._changed[trial.number] = trial, is_over
+        if not self._needed.is_set() and get_reports(trial):
+            self._needed.set()
 
     def request_connection(self) -> None:
         """Connect now, since the search is about to end and connecting takes seconds."""
@@ -161,31 +133,22 @@ class MLflowCallback(TrialCallback):
         if self._artifacts:
             raise TrackingError(f"{rule} has not taken {next(iter(self._artifacts))}: {self._file_error}. {again}")
 
-    def _enqueue(self, number: int, event: Event) -> None:
-        if self._events.qsize() < MOST:
-            self._events.put((number, event))
-        else:
-            self._behind.set()
-
     def _run(self) -> None:
-        """Send all events in order. Retry each call until it succeeds."""
+        """Send the events of each trial in order. Retry each call until it succeeds."""
         try:
             if self._prepare:
                 self._prepare()
         except Exception as error:  # e.g. a full disk or broken packages: the trials continue
             self._say(f"the environment of the search cannot be stored: {error_message(error)}")
         while not self._needed.wait(LATEST_S):
-            if self._earlier or not self._events.empty():  # otherwise, no trial has begun
+            if self._changed:  # otherwise, no trial has begun
                 break
         self._retry(self._open_runs)
         while not self._closing.is_set():
             start = time.monotonic()
             finishing = self._finishing.is_set()  # no event follows
-            if self._behind.is_set():
-                self._retry(self._resync_from_study)
-            self._drain_queue()
-            self._retry(self._send_pending)
-            if finishing and not self._pending and not self._behind.is_set():
+            self._retry(self._send_changes)
+            if finishing and not self._changed and not self._pending:
                 return self._finish()
             took = time.monotonic() - start
             self._finishing.wait(min(LONGEST_S, max(LINGER_S, SPARED * took)))
@@ -212,8 +175,9 @@ class MLflowCallback(TrialCallback):
         runs = self._runs.open()
         self._add_files(self._runs.list_initial_artifacts())
         self._send_artifacts()
-        missing = {t.number: self._runs.get_missing_events(t, runs.get(t.number)) for t in self._earlier}
-        self._pending = {number: events for number, events in missing.items() if events}
+        for trial in self._earlier:
+            if not self._runs.reopen(trial, runs.get(trial.number)):
+                self._seen[trial.number] = find_changes(trial).seen
 
     def _send_artifacts(self) -> None:
         """Send artifacts. Errors do not delay trials: the artifact store may be elsewhere."""
@@ -239,35 +203,26 @@ class MLflowCallback(TrialCallback):
     def _add_files(self, files: Sequence[Path]) -> None:
         self._artifacts |= {path.name: partial(self._runs.send_artifact, path) for path in files}
 
-    def _resync_from_study(self) -> None:
-        """Drop the events in memory, and send missing ones from the study."""
-        self._behind.clear()
-        self._drain_queue()
-        self._pending = {}  # the study already has these events
-        runs, over = self._runs.find_runs(), self._cut_off.is_set()
-        for trial in load_search(self._config.path).all_trials:
-            if events := self._runs.get_missing_events(trial, runs.get(trial.number), over):
-                self._pending[trial.number] = events
-            if len(self._pending) >= self._senders:
-                self._send_pending()
-
-    def _drain_queue(self) -> None:
-        """Move the queued events to `_pending`, by trial."""
-        while not self._events.empty():
-            number, event = self._events.get()
-            self._pending.setdefault(number, []).append(event)
-
-    def _send_pending(self) -> None:
+    def _send_changes(self) -> None:
+        """Send what MLflow lacks of the trials that have changed. After an error, a repeated call sends it again."""
+        for number in list(self._changed):  # copied, since the search adds trials
+            self._pending[number] = self._changed.pop(number)
         if self._unsure and self._pending:
             self._runs.find_runs()
             self._unsure = False
         with ThreadPoolExecutor(self._senders, "mlflow") as pool:
             while self._pending and not self._closing.is_set():
                 numbers = list(islice(self._pending, self._senders))
-                refused = pool.map(self._runs.send_events, numbers, [self._pending[number] for number in numbers])
-                for number, events in zip(numbers, refused, strict=True):
-                    self._refused += events
+                for number, (seen, refused) in zip(numbers, pool.map(self._send_trial, numbers), strict=True):
+                    self._seen[number] = seen
+                    self._refused += refused
                     del self._pending[number]
+
+    def _send_trial(self, number: int) -> tuple[SeenTrial, list[Event]]:
+        """Send the changes of a trial. Return what MLflow has of it now, and the events that it refuses."""
+        trial, is_over = self._pending[number]
+        changes = find_changes(trial, self._seen.get(number, UNSEEN), is_over)
+        return changes.seen, self._runs.send_events(number, build_events(trial, changes, self._runs.objectives))
 
     def _finish(self) -> None:
         self._retry(self._end_parent)

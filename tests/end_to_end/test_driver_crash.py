@@ -62,12 +62,9 @@ class Watching:
     def __init__(self):
         self.ended = []
 
-    def on_trial_start(self, number, config, copied_from=None, confirms=None): ...
-
-    def on_trial_report(self, number, epoch, metrics, at): ...
-
-    def on_trial_end(self, number, outcome, reason, at):
-        self.ended.append((number, outcome))
+    def on_trial_changed(self, trial, is_over=False):
+        if is_over or trial.state.is_finished():
+            self.ended.append((trial.number, get_outcome(trial)))
 
 
 def start(folder, **given):

@@ -9,10 +9,8 @@ from optuna.samplers import RandomSampler
 from searchlight.search.config import load_config
 from searchlight.search.config.loading import to_yaml
 from searchlight.search.report import main
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
-from searchlight.search.study.trial import get_end_time
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_SCORE
 
@@ -47,21 +45,21 @@ class Search:
         number, values = self.study.ask(SPACE)
         config = config or {"lr": values["lr"], "inner": {"depth": 2}, "precision": "fp32"}
         self.study.record_config(number, config)
-        for observer in self.observers:
-            observer.on_trial_start(number, flatten(config))
+        self.tell(number)
         return number
 
-    def report(self, number, epoch, score, checkpoint=None, **metrics):
-        at = time.time()
-        metrics = {self.objective.metric: score, **metrics}
-        self.study.report(number, epoch, score, {"metrics": metrics, "checkpoint": checkpoint, "time": at})
+    def tell(self, number, is_over=False):
         for observer in self.observers:
-            observer.on_trial_report(number, epoch, metrics, at)
+            observer.on_trial_changed(self.study.get_trial(number), is_over)
+
+    def report(self, number, epoch, score, checkpoint=None, **metrics):
+        report = {"metrics": {self.objective.metric: score, **metrics}, "checkpoint": checkpoint, "time": time.time()}
+        self.study.report(number, epoch, score, report)
+        self.tell(number)
 
     def end(self, number, outcome, reason=""):
         self.study.end(number, outcome, reason)
-        for observer in self.observers:
-            observer.on_trial_end(number, outcome, reason, get_end_time(self.study.get_trial(number)))
+        self.tell(number)
 
     def run(self, *scores, outcome="completed", reason=""):
         number = self.begin()
@@ -75,8 +73,7 @@ class Search:
         confirms = {"trial": trial, "round": 0, "seed": seed}
         config = {"lr": 0.5, "inner": {"depth": 2}, "precision": "fp32", "seed": seed}
         number = self.study.create_copy(SPACE, {}, {"config": config, "confirms": confirms})
-        for observer in self.observers:
-            observer.on_trial_start(number, flatten(config), confirms=confirms)
+        self.tell(number)
         self.report(number, 1, score - 0.5)
         self.report(number, 2, score, f"{number}-2.pt")
         self.end(number, outcome)

@@ -65,20 +65,18 @@ class LiveTable:
         if is_confirming:
             self.confirming.add(number)
 
-    def restore_report(self, number: int, epoch: int, value: float) -> None:
-        """Add a report from before the search was resumed."""
+    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], is_earlier: bool = False) -> None:
+        """Add a report, which `is_earlier` if it was made before the search was resumed: it took no time since."""
         self.epochs += 1
+        value = metrics[self.objective.metric]
         if number not in self.confirming:
-            self.bests.record_report(number, epoch, {self.objective.metric: value})
+            self.bests.record_report(number, epoch, metrics)
         if (row := self.rows.get(number)) is not None:
             row.epoch, row.now = epoch, value
             row.best = value if math.isnan(row.best) or self.objective.is_better(value, row.best) else row.best
-
-    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        self.restore_report(number, epoch, metrics[self.objective.metric])
-        self._first = self._first or (time.monotonic(), self.spent())
-        if number in self.rows:
-            self.rows[number].speed = metrics.get(SPEED, 0.0)
+            row.speed = 0.0 if is_earlier else metrics.get(SPEED, 0.0)
+        if not is_earlier:
+            self._first = self._first or (time.monotonic(), self.spent())
 
     def end_trial(self, number: int, outcome: str, reason: str) -> LiveRow | None:
         if number in self.confirming:

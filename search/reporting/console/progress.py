@@ -18,7 +18,8 @@ from searchlight.search.reporting.console.live_table import STYLES, LiveRow, Liv
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import Space
-from searchlight.search.study.trial import get_outcome, intermediate_values, is_confirming
+from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
+from searchlight.search.study.trial import get_confirmation
 
 if TYPE_CHECKING:
     from searchlight.search.execution.searcher import StudySearcher
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Progress(TrialCallback):
     """Observes a search and shows it on `console`. If `quiet`, it shows only warnings and failures.
 
-    `earlier` are the trials of a resumed search.
+    `earlier` are the trials of a resumed search, which were shown before.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class Progress(TrialCallback):
         if (console.is_interactive or has_widgets) and not quiet:
             # Each refresh takes up to 10 ms from the search.
             self._live = Live(board, console=console, refresh_per_second=1, transient=True)
+        self._seen: dict[int, SeenTrial] = {}
         for trial in earlier:
-            self._restore_trial(trial)
+            self._update(trial, is_earlier=True)
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -74,34 +76,45 @@ class Progress(TrialCallback):
         """Show a line, also if the search is quiet."""
         self._print(Text(text.rstrip()))
 
-    def on_trial_start(
-        self,
-        number: int,
-        config: dict[str, Any],
-        copied_from: int | None = None,
-        confirms: Mapping[str, Any] | None = None,
-    ) -> None:
-        parts = _format_values(self._add_trial(number, config, confirms is not None))
-        parts += [] if copied_from is None else [f"from trial {copied_from}"]
-        if confirms is not None:
-            parts = [f"confirms {describe_config(confirms['trial'])} with seed {confirms['seed']}"]
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
+        self._update(trial, is_over)
+
+    def _update(self, trial: FrozenTrial, is_over: bool = False, is_earlier: bool = False) -> None:
+        """Add what is new in `trial` to the board, and show it unless it `is_earlier`."""
+        number = trial.number
+        changes = find_changes(trial, self._seen.get(number, UNSEEN), is_over)
+        self._seen[number] = changes.seen
+        has_lines = self._live is None and not is_earlier
+        if changes.has_begun:
+            parts = self._add_trial(trial)
+            if has_lines:
+                self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
+        for epoch, report in changes.reports:
+            self._board.record_report(number, epoch, report["metrics"], is_earlier)
+            if has_lines:
+                metric = self._board.objective.metric
+                self.say(f"trial {number:>3}  epoch {epoch:<3} {metric} {format_value(report['metrics'][metric])}")
+        if changes.outcome:
+            row = self._board.end_trial(number, changes.outcome, changes.reason)
+            self._count_confirming()  # a config that diverged gets no more runs
+            if self._live is not None and not is_earlier:
+                self._print_trial_end(number, changes.outcome, changes.reason, row)
+            elif has_lines and (not self._quiet or changes.outcome == "failed"):
+                self.warn(f"trial {number:>3}  {changes.outcome:<9} {changes.reason}")
+
+    def _add_trial(self, trial: FrozenTrial) -> list[str]:
+        """Add a trial to the board. Return its active searched parameters, or what it confirms, as texts."""
+        config = flatten(trial.user_attrs["config"])
+        chosen = self._space.choose(lambda parameter: config.get(parameter.name))
+        values = {name: value for name, value in chosen.items() if name in config}
+        epochs, confirmation = config.get("epochs"), get_confirmation(trial)
+        limit = epochs if epochs and epochs < UNLIMITED else None
+        self._board.add_trial(trial.number, values, limit, confirmation is not None)
+        if confirmation is not None:
             self._count_confirming()
-        if self._live is None:
-            self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
-
-    def on_trial_report(self, number: int, epoch: int, metrics: dict[str, float], at: float) -> None:
-        self._board.record_report(number, epoch, metrics)
-        if self._live is None:
-            metric = self._board.objective.metric
-            self.say(f"trial {number:>3}  epoch {epoch:<3} {metric} {format_value(metrics[metric])}")
-
-    def on_trial_end(self, number: int, outcome: str, reason: str, at: float) -> None:
-        row = self._board.end_trial(number, outcome, reason)
-        self._count_confirming()  # a config that diverged gets no more runs
-        if self._live is not None:
-            self._print_trial_end(number, outcome, reason, row)
-        elif not self._quiet or outcome == "failed":
-            self.warn(f"trial {number:>3}  {outcome:<9} {reason}")
+            return [f"confirms {describe_config(confirmation.trial)} with seed {confirmation.seed}"]
+        parent = trial.user_attrs.get("copied_from")
+        return _format_values(values) + ([] if parent is None else [f"from trial {parent}"])
 
     def _print_trial_end(self, number: int, outcome: str, reason: str, row: LiveRow | None) -> None:
         """Show the result and values of a trial, in one line unless it failed."""
@@ -115,23 +128,6 @@ class Progress(TrialCallback):
 
     def _print(self, text: Text) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
-
-    def _add_trial(self, number: int, config: dict[str, Any], is_confirming: bool) -> dict[str, Any]:
-        """Add a trial to the board. Return its active searched parameters."""
-        chosen = self._space.choose(lambda parameter: config.get(parameter.name))
-        values = {name: value for name, value in chosen.items() if name in config}
-        epochs = config.get("epochs")
-        self._board.add_trial(number, values, epochs if epochs and epochs < UNLIMITED else None, is_confirming)
-        return values
-
-    def _restore_trial(self, trial: FrozenTrial) -> None:
-        number, finished, confirms = trial.number, trial.state.is_finished(), is_confirming(trial)
-        if not finished or confirms:
-            self._add_trial(number, flatten(trial.user_attrs.get("config", {})), confirms)
-        for epoch, value in sorted(intermediate_values(trial).items()):
-            self._board.restore_report(number, epoch, value)
-        if finished:
-            self._board.end_trial(number, get_outcome(trial), trial.user_attrs.get("reason", ""))
 
 
 def _format_values(values: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,9 @@ from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.schedulers.asha import ASHAScheduler
 from searchlight.search.space.search_space import resolve_space
+from searchlight.search.study.changes import UNSEEN, find_changes
 from searchlight.search.study.study import create_study
-from searchlight.search.study.trial import get_outcome
+from searchlight.search.study.trial import get_end_time, get_outcome
 from searchlight.trainables.task import TaskConfig, searchable
 from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 from tests.search.objectives import VAL_LOSS
@@ -35,19 +36,20 @@ class Watching:
     def __init__(self):
         self.events = []
         self.ends = {}  # by trial, in seconds since 1970
+        self.seen = {}
 
-    def on_trial_start(self, number, config, copied_from=None, confirms=None):
-        self.events.append(("started", number, copied_from))
-
-    def on_trial_report(self, number, epoch, metrics, at):
-        self.events.append(("reported", number, epoch))
-
-    def on_trial_datasets(self, number, datasets):
-        self.events.append(("data", number, datasets))
-
-    def on_trial_end(self, number, outcome, reason, at):
-        self.ends[number] = at
-        self.events.append((outcome, number, reason))
+    def on_trial_changed(self, trial, is_over=False):
+        number = trial.number
+        changes = find_changes(trial, self.seen.get(number, UNSEEN), is_over)
+        self.seen[number] = changes.seen
+        if changes.has_begun:
+            self.events.append(("started", number, trial.user_attrs.get("copied_from")))
+        if changes.datasets:
+            self.events.append(("data", number, changes.datasets))
+        self.events += [("reported", number, epoch) for epoch, _ in changes.reports]
+        if changes.outcome:
+            self.ends[number] = get_end_time(trial)
+            self.events.append((changes.outcome, number, changes.reason))
 
     def find(self, kind):
         return [event for event in self.events if event[0] == kind]

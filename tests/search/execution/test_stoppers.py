@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from searchlight.search.execution.stoppers import HOUR, GpuTimeMeter, PatienceStopper, RepeatedFailureStopper, Stoppers
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
+from searchlight.search.study.study import create_study
+from tests.search.objectives import VAL_LOSS
+from tests.search.stored_studies import SPACE, always_random
 
 LOSS = Objective("loss", "min")
 
@@ -211,3 +214,51 @@ def test_part_of_the_gpu_hours_is_kept_for_confirming_runs():
         clock.now += 60 * minutes
         stoppers.check_gpu_hours()
         assert (over, stopped) == (ended, stops)
+
+
+@pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
+def earlier(tmp_path, request):
+    """Four trials as the study has them: the second one reported the best, then the others went on."""
+    study, lock = create_study(tmp_path, always_random, [VAL_LOSS, *request.param])
+    for number in range(4):
+        study.ask(SPACE)
+        study.record_config(number, {})
+    for at, (number, epoch, loss) in enumerate([(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]):
+        report = {"metrics": {"val/loss": loss, "speed": 1.0}, "checkpoint": None}
+        study.report(number, epoch, loss, {**report, "time": float(at), "held_gpu_s": 10.0 * epoch})
+    study.record_segment(0, {"began": 0.0, "ended": 1.0, "held_gpu_s": 25.0})
+    study.end(0, "completed")
+    study.end(3, "diverged", "val/loss is nan after epoch 1")
+    yield study.get_trials()
+    lock.close()
+
+
+def at_a_rung(*numbers):
+    return lambda trial: trial.number in numbers
+
+
+def test_resumed_search_knows_the_gpu_time_of_its_trials(earlier):
+    stopped = []
+    budget = Stoppers(VAL_LOSS, gpus=8)
+    budget.restore(earlier, at_a_rung())
+    assert [budget.meter.get_gpu_seconds(number) for number in range(3)] == [25.0, 10.0, 10.0]
+    assert budget.meter.total == 45, "whatever its gangs hold now"
+    Stoppers(VAL_LOSS, gpu_hours=45 / HOUR, stop=stopped.append).restore(earlier, at_a_rung())
+    assert stopped == ["0.0125 GPU-hours"], "before a trial begins"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "patience", "reached"), [((2,), 3, True), ((2,), 4, False), ((), 2, True), ((), 3, False)]
+)
+def test_resumed_search_knows_the_age_of_its_best(earlier, waiting, patience, reached):
+    stopped = []
+    Stoppers(VAL_LOSS, patience=patience, stop=stopped.append).restore(earlier, at_a_rung(*waiting))
+    assert stopped == ([f"no better val/loss in {patience} trials"] if reached else [])
+
+
+def test_resumed_search_knows_that_its_target_was_met(earlier):
+    stopped = []
+    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.25"), stop=stopped.append)
+    budget.restore(earlier, at_a_rung())
+    assert budget.winners == {1}
+    assert stopped == ["val/loss<0.25 in trial 1"]

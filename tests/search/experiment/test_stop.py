@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 
 import pytest
-from optuna.samplers import RandomSampler
 
 from searchlight.search.config import load_config
 from searchlight.search.execution.stoppers import HOUR, Stoppers
@@ -14,13 +13,10 @@ from searchlight.search.experiment.stop import (
     StopRequest,
     build_stoppers,
     handle_signals,
-    restore_stoppers,
     start_budget_timer,
 )
-from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.space.stop_condition import StopCondition
-from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
 
@@ -136,53 +132,10 @@ def test_equal_failures_of_all_combinations_stop_the_search(tmp_path, stop):
     assert stop.reasons == ["the first 2 trials failed with the same error: KeyError: 'x'"]
 
 
-@pytest.fixture(params=[(), (Objective("speed", "max"),)], ids=["one objective", "two objectives"])
-def earlier(tmp_path, request):
-    """Four trials as the study has them: the second one reported the best, then the others went on."""
-    study, lock = create_study(tmp_path, lambda n: RandomSampler(seed=n), [VAL_LOSS, *request.param])
-    numbers = [study.ask(SPACE)[0] for _ in range(4)]
-    for at, (number, epoch, loss) in enumerate([(0, 1, 0.5), (1, 1, 0.2), (0, 2, 0.4), (2, 1, 0.3)]):
-        report = {"metrics": {"val/loss": loss, "speed": 1.0}, "checkpoint": None}
-        study.report(numbers[number], epoch, loss, {**report, "time": float(at), "held_gpu_s": 10.0 * epoch})
-    study.record_segment(0, {"began": 0.0, "ended": 1.0, "held_gpu_s": 25.0})
-    study.end(0, "completed")
-    study.end(3, "diverged", "val/loss is nan after epoch 1")
-    yield study.get_trials()
-    lock.close()
-
-
-def at_a_rung(*numbers):
-    return lambda trial: trial.number in numbers
-
-
-def test_resumed_search_knows_the_gpu_time_of_its_trials(earlier, stop):
-    budget = Stoppers(VAL_LOSS, gpus=8)
-    restore_stoppers(budget, earlier, at_a_rung())
-    assert [budget.meter.get_gpu_seconds(number) for number in range(3)] == [25.0, 10.0, 10.0]
-    assert budget.meter.total == 45, "whatever its gangs hold now"
-    restore_stoppers(Stoppers(VAL_LOSS, gpu_hours=45 / HOUR, stop=stop), earlier, at_a_rung())
-    assert stop.reasons == ["0.0125 GPU-hours"], "before a trial begins"
-
-
-@pytest.mark.parametrize(
-    ("waiting", "patience", "reached"), [((2,), 3, True), ((2,), 4, False), ((), 2, True), ((), 3, False)]
-)
-def test_resumed_search_knows_the_age_of_its_best(earlier, stop, waiting, patience, reached):
-    restore_stoppers(Stoppers(VAL_LOSS, patience=patience, stop=stop), earlier, at_a_rung(*waiting))
-    assert stop.reasons == ([f"no better val/loss in {patience} trials"] if reached else [])
-
-
-def test_resumed_search_knows_that_its_target_was_met(earlier, stop):
-    budget = Stoppers(VAL_LOSS, target=StopCondition.from_text("val/loss<0.25"), stop=stop)
-    restore_stoppers(budget, earlier, at_a_rung())
-    assert budget.winners == {1}
-    assert stop.reasons == ["val/loss<0.25 in trial 1"]
-
-
-def test_target_that_was_met_lets_the_asked_confirmation_begin(earlier, stop):
+def test_target_that_was_met_lets_the_asked_confirmation_begin(stop):
     target = StopCondition.from_text("val/loss<0.25")
     budget = Stoppers(VAL_LOSS, target=target, stop=stop, end_search=stop.end_search, confirms_target=True)
-    restore_stoppers(budget, earlier, at_a_rung())
+    budget.record_report(1, {"val/loss": 0.2})
     assert (stop.search_over.is_set(), stop.asked.is_set()) == (True, False)
     stop.interrupt()
     assert stop.asked.is_set(), "Ctrl-C ends everything"

@@ -8,9 +8,7 @@ import pytest
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting import parquet_callback
 from searchlight.search.reporting.parquet_callback import ParquetCallback
-from searchlight.search.study.study import create_study
-from tests.search.objectives import VAL_LOSS
-from tests.search.stored_studies import SPACE, always_random
+from tests.search.trial_states import TrialStates
 
 LIMIT_S = 20.0
 
@@ -21,19 +19,15 @@ class Searched:
     def __init__(self, folder):
         self.path = folder / "trials.parquet"
         self.said, self.tried = [], queue.SimpleQueue()
-        self.study, self.store = create_study(folder, always_random, [VAL_LOSS])
-        self.exporter = ParquetCallback(self.study, folder, self.said.append)
+        self.exporter = ParquetCallback(folder, self.said.append)
+        self.trials = TrialStates(self.exporter)
 
     def run_trial(self):
-        number, values = self.study.ask(SPACE)
-        self.study.record_config(number, values)
-        self.exporter.on_trial_start(number, values)
+        number = len(self.trials.attributes)
+        self.trials.start(number, {"lr": 0.5})
         for epoch in range(1, 4):
-            metrics = {"val/loss": 1 / epoch}
-            self.study.report(number, epoch, 1 / epoch, {"metrics": metrics, "checkpoint": None})
-            self.exporter.on_trial_report(number, epoch, metrics, 0.0)
-        self.study.end(number, "completed")
-        self.exporter.on_trial_end(number, "completed", "", 1e9)
+            self.trials.report(number, epoch, {"val/loss": 1 / epoch})
+        self.trials.end(number, "completed")
 
     def rows(self):
         with open(self.path, "rb") as file:  # by its path, pyarrow opens it twice: it may be another one by then
@@ -48,17 +42,16 @@ class Searched:
 @pytest.fixture
 def searched(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_callback, "EVERY_S", 0.02)
-    made, write = Searched(tmp_path), parquet_callback.write_parquet
+    searched, write = Searched(tmp_path), parquet_callback.write_parquet
 
     def write_and_tell(trials, path):
         try:
             write(trials, path)
         finally:
-            made.tried.put(len(trials))
+            searched.tried.put(len(trials))
 
     monkeypatch.setattr(parquet_callback, "write_parquet", write_and_tell)
-    yield made
-    made.store.close()
+    return searched
 
 
 def test_file_follows_the_search_and_is_always_readable(searched):
@@ -89,14 +82,13 @@ def test_file_follows_the_search_and_is_always_readable(searched):
 
 def test_file_has_everything_at_the_end(searched, monkeypatch, tmp_path):
     monkeypatch.setattr(parquet_callback, "EVERY_S", 3600.0)
-    with searched.exporter, monkeypatch.context() as patch:
-        patch.delattr(type(searched.study), "get_trials")  # an event reads its own trial alone
+    with searched.exporter:
         searched.run_trial()
         assert not searched.path.exists()
     whole = [(0, 1, "completed"), (0, 2, "completed"), (0, 3, "completed")]
     assert searched.rows() == whole
     searched.path.unlink()
-    with ParquetCallback(searched.study, tmp_path, searched.said.append):
+    with ParquetCallback(tmp_path, searched.said.append, earlier=searched.trials.get_all()):
         pass  # a resumed search that has nothing more to do
     assert searched.rows() == whole
 
@@ -108,7 +100,7 @@ def test_full_disk_is_told_once_and_keeps_the_last_file(searched):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
-            searched.exporter.on_trial_report(0, 3, {}, 0.0)
+            searched.trials.tell(0)
             for _ in range(4):  # one may have begun before
                 searched.tried.get(timeout=LIMIT_S)
             assert len(searched.rows()) == 3

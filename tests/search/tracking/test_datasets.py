@@ -13,10 +13,9 @@ OTHER = {"name": "digits", "digest": "c", "source": "/data/digits", "use": "trai
 
 
 def play(tracker, number, datasets):
-    tracker.on_trial_start(number, {"lr": 0.1})
-    tracker.on_trial_datasets(number, datasets)
-    tracker.on_trial_report(number, 1, {"val/score": 0.5}, 1e9)
-    tracker.on_trial_end(number, "completed", "", 1e9 + 9)
+    tracker.trials.start(number, {"lr": 0.1}, datasets=datasets)
+    tracker.trials.report(number, 1, {"val/score": 0.5}, 1e9)
+    tracker.trials.end(number, "completed")
 
 
 def inputs_of(run):

@@ -2,7 +2,6 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from searchlight.search.study.study import create_study
-from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.events import make_search_end
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import Search, always_random, replayed
@@ -36,15 +35,14 @@ def test_dead_search_without_a_report_is_replayed_as_killed(tmp_path):
     assert statuses(search) == {"parent": "KILLED", "0": "KILLED"}
 
 
-def test_trials_beyond_the_memory_are_interrupted_at_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "MOST", 2)
+def test_unfinished_trials_are_interrupted_at_the_end(tmp_path):
     search = Search(tmp_path)
     tracker = track_stored(search)
     for number in (search.begin(), search.begin(), search.begin()):
         search.report(number, 1, 0.5)
     search.end(0, "completed")
     for number in (1, 2):
-        tracker.on_trial_end(number, "interrupted", "the search was stopped", 1e9 + 9)
+        search.tell(number, is_over=True)
     tracker.finish(make_search_end("KILLED", ""), [], 60.0)
     search.store.close()
     assert statuses(search) == {"parent": "KILLED", "0": "FINISHED", "1": "KILLED", "2": "KILLED"}

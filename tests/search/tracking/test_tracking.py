@@ -14,15 +14,14 @@ from PIL import Image
 from searchlight.search.config import load_config
 from searchlight.search.libraries import configure_libraries
 from searchlight.search.space.objectives import Objective
-from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError
 from searchlight.search.tracking.events import make_search_end
 from searchlight.search.tracking.runs import Runs
 from searchlight.trainables.task import images
 from tests.search.objectives import VAL_SCORE
-from tests.search.stored_studies import SPACE, always_random
 from tests.search.tracking.trackers import curve_of, finish, runs_for, runs_in, runs_of, track
+from tests.search.trial_states import TrialStates
 
 OF_THE_OBJECTIVE = ("Objective/val/score", "val/score", "best/val/score")
 pytestmark = pytest.mark.usefixtures("mlflow_db")
@@ -37,12 +36,12 @@ def config(tmp_path, name="one", **given):
 
 def play(tracker):
     """Two trials: one completed, one that diverged."""
-    tracker.on_trial_start(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
-    tracker.on_trial_start(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
+    tracker.trials.start(0, {"lr": 0.1, "inner.depth": 2, "precision": "fp16"})
+    tracker.trials.start(1, {"lr": 0.2, "inner.depth": 3, "precision": "fp32"})
     for epoch in (1, 2, 3):
-        tracker.on_trial_report(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
-    tracker.on_trial_end(1, "diverged", "val/score is nan", 1e9 + 9)
-    tracker.on_trial_end(0, "completed", "", 1e9 + 9)
+        tracker.trials.report(0, epoch, {"val/score": epoch / 10, "train/loss": math.nan}, 1e9 + epoch)
+    tracker.trials.end(1, "diverged", "val/score is nan")
+    tracker.trials.end(0, "completed")
 
 
 def check_runs(tracker):
@@ -74,25 +73,25 @@ def test_search_is_a_parent_run_with_a_child_per_trial(tmp_path, monkeypatch):
 def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
     settings = config(tmp_path)
     tracker = track(settings, search_id="abc", start_time=1e9)
-    tracker.on_trial_start(0, {"lr": 0.5})
-    tracker.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
-    tracker.on_trial_end(0, "pruned", "not among the best", 1e9 + 1)  # long after that
+    tracker.trials.start(0, {"lr": 0.5})
+    tracker.trials.report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    tracker.trials.end(0, "pruned", "not among the best")  # long after that
     finish(tracker)
     parent, trial = (runs_of(tracker)[name].info for name in ("parent", "0"))
     assert (parent.start_time, trial.end_time) == (1e12, 1e12 + 1e3)
-    again = track(settings, search_id="abc", earlier=left_by_a_driver)
+    again = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
     finish(again)
     assert runs_of(again)["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
 
 
 def test_confirming_run_is_a_tagged_child_without_a_best_value(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.on_trial_start(0, {"lr": 0.5})
-    tracker.on_trial_report(0, 1, {"val/score": 0.5}, 1e9)
-    tracker.on_trial_end(0, "completed", "", 1e9)
-    tracker.on_trial_start(1, {"lr": 0.5, "seed": 17}, confirms={"trial": 0, "round": 0, "seed": 17})
-    tracker.on_trial_report(1, 1, {"val/score": 0.25}, 1e9)
-    tracker.on_trial_end(1, "completed", "", 1e9)
+    tracker.trials.start(0, {"lr": 0.5})
+    tracker.trials.report(0, 1, {"val/score": 0.5}, 1e9)
+    tracker.trials.end(0, "completed")
+    tracker.trials.start(1, {"lr": 0.5, "seed": 17}, confirms={"trial": 0, "round": 0, "seed": 17})
+    tracker.trials.report(1, 1, {"val/score": 0.25}, 1e9)
+    tracker.trials.end(1, "completed")
     end = make_search_end("FINISHED", "", {"confirmed/val/score": 0.25}, confirmed="trial 0 beats the defaults")
     tracker.finish(end, [], 120.0)
     runs = runs_of(tracker)
@@ -109,8 +108,8 @@ def test_confirming_run_is_a_tagged_child_without_a_best_value(tmp_path):
 
 def test_trial_without_reason_or_precision_has_no_empty_tag(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.on_trial_start(0, {"lr": 0.1})
-    tracker.on_trial_end(0, "completed", "", 1e9)
+    tracker.trials.start(0, {"lr": 0.1})
+    tracker.trials.end(0, "completed")
     finish(tracker)
     tags = runs_of(tracker)["0"].data.tags
     assert tags["outcome"] == "completed"
@@ -141,15 +140,15 @@ def test_parent_has_the_space_and_the_options_it_began_with(tmp_path):
 
 def test_best_report_and_infinite_values_are_kept(tmp_path):
     tracker = track(config(tmp_path), objectives=(VAL_SCORE, Objective("speed", "max")))
-    tracker.on_trial_start(0, {"lr": 0.1})
+    tracker.trials.start(0, {"lr": 0.1})
     for epoch, (score, rate) in enumerate([(0.1, 9.0), (0.3, 5.0), (0.2, 7.0), (0.4, math.nan)], start=1):
-        tracker.on_trial_report(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
-    tracker.on_trial_end(0, "diverged", "speed is nan", 1e9 + 9)
-    tracker.on_trial_start(1, {"lr": 0.1})
+        tracker.trials.report(0, epoch, {"val/score": score, "speed": rate}, 1e9 + epoch)
+    tracker.trials.end(0, "diverged", "speed is nan")
+    tracker.trials.start(1, {"lr": 0.1})
     values = {"val/nan": math.nan, "val/inf": math.inf, "val/low": -math.inf, "speed": 1.0}
-    tracker.on_trial_report(1, 1, {"val/score": 0.5, **values}, 1e9 + 1)
-    tracker.on_trial_report(1, 2, {"val/score": math.inf, **values}, 1e9 + 2)
-    tracker.on_trial_end(1, "diverged", "val/score is inf after epoch 2", 1e9 + 9)
+    tracker.trials.report(1, 1, {"val/score": 0.5, **values}, 1e9 + 1)
+    tracker.trials.report(1, 2, {"val/score": math.inf, **values}, 1e9 + 2)
+    tracker.trials.end(1, "diverged", "val/score is inf after epoch 2")
     finish(tracker)
     runs = runs_of(tracker)
     metrics = runs["0"].data.metrics
@@ -177,7 +176,7 @@ def test_two_searches_create_and_share_a_store(tmp_path, mlflow_db):
 def test_trials_are_sent_before_their_first_report(tmp_path, monkeypatch, sent):
     monkeypatch.setattr(tracking, "LATEST_S", 0.1)
     tracker = track(config(tmp_path))
-    tracker.on_trial_start(0, {"lr": 0.1})
+    tracker.trials.start(0, {"lr": 0.1})
     assert sent.get(timeout=60) == 0
     assert runs_of(tracker)["0"].info.status == "RUNNING"
     finish(tracker)
@@ -185,12 +184,12 @@ def test_trials_are_sent_before_their_first_report(tmp_path, monkeypatch, sent):
 
 def test_refused_events_are_kept_and_do_not_hold_up_others(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.on_trial_start(0, {"lr": 0.1, "long": "x" * 7000})
-    tracker.on_trial_report(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
-    tracker.on_trial_start(1, {"lr": 0.2})
-    tracker.on_trial_report(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
-    tracker.on_trial_end(0, "failed", "because " * 2000, 1e9 + 9)
-    tracker.on_trial_end(1, "completed", "", 1e9 + 9)
+    tracker.trials.start(0, {"lr": 0.1, "long": "x" * 7000})
+    tracker.trials.report(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
+    tracker.trials.start(1, {"lr": 0.2})
+    tracker.trials.report(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
+    tracker.trials.end(0, "failed", "because " * 2000)
+    tracker.trials.end(1, "completed")
     with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
         finish(tracker)
     runs = runs_of(tracker)
@@ -200,10 +199,10 @@ def test_refused_events_are_kept_and_do_not_hold_up_others(tmp_path):
 
 def test_large_events_are_sent_in_several_calls(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.on_trial_start(0, {f"p{number}": number for number in range(250)})
+    tracker.trials.start(0, {f"p{number}": number for number in range(250)})
     for epoch in range(1, 31):
-        tracker.on_trial_report(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
-    tracker.on_trial_end(0, "completed", "", 1e9 + 9)
+        tracker.trials.report(0, epoch, {f"val/m{number}": epoch / 100 for number in range(40)}, 1e9 + epoch)
+    tracker.trials.end(0, "completed")
     finish(tracker)
     run = runs_of(tracker)["0"]
     assert len(run.data.params) == 250
@@ -213,20 +212,16 @@ def test_large_events_are_sent_in_several_calls(tmp_path):
 
 
 @pytest.fixture
-def left_by_a_driver(tmp_path):
+def left_by_a_driver():
     """The trials of a study: one completed, one that diverged, one that still goes on."""
-    (tmp_path / "study").mkdir()
-    study, journal = create_study(tmp_path / "study", always_random, [VAL_SCORE])
+    trials = TrialStates()
     for number in range(3):
-        study.ask(SPACE)
-        study.record_config(number, {"lr": 0.5})
+        trials.start(number, {"lr": 0.5})
         for epoch in (1, 2):
-            report = {"metrics": {"val/score": number + epoch / 10}, "checkpoint": None, "time": 1e9 + epoch}
-            study.report(number, epoch, report["metrics"]["val/score"], report)
-    study.end(0, "completed", "")
-    study.end(1, "diverged", "")
-    journal.close()
-    return study.get_trials()
+            trials.report(number, epoch, {"val/score": number + epoch / 10}, 1e9 + epoch)
+    trials.end(0, "completed")
+    trials.end(1, "diverged")
+    return trials
 
 
 def curves(tracker):
@@ -261,18 +256,19 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
     for number in (0, 2):
         draw(settings, number)
     dead = track(settings, search_id="abc")  # it sent a part, and died
-    dead.on_trial_start(0, {"lr": 0.5})
-    dead.on_trial_report(0, 1, {"val/score": 0.1}, 1e9 + 1)
-    dead.on_trial_start(2, {"lr": 0.5})
-    dead.on_trial_report(2, 1, {"val/score": 2.1}, 1e9 + 1)
-    dead.on_trial_end(2, "interrupted", "the search was stopped", 1e9 + 9)
+    dead.trials.start(0, {"lr": 0.5})
+    dead.trials.report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    dead.trials.start(2, {"lr": 0.5})
+    dead.trials.report(2, 1, {"val/score": 2.1}, 1e9 + 1)
+    dead.trials.tell(2, is_over=True)
     finish(dead, stopped="time budget")
     assert runs_of(dead)["parent"].data.tags["stopped"] == "time budget"
     assert drawn(dead) == {"2": 21}, "an interrupted trial too, and one that has not ended not yet"
     draw(settings, 2, epoch=3)
-    tracker = track(settings, search_id="abc", earlier=left_by_a_driver)
-    tracker.on_trial_report(2, 3, {"val/score": 2.3}, 1e9 + 3)
-    tracker.on_trial_end(2, "completed", "", 1e9 + 9)
+    tracker = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
+    left_by_a_driver.observers = [tracker]
+    left_by_a_driver.report(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    left_by_a_driver.end(2, "completed")
     finish(tracker)
     assert tracker.run_id == dead.run_id
     assert drawn(tracker) == {"0": 1, "2": 23}
@@ -287,8 +283,9 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
         epochs = (1, 2, 3) if number == 2 else (1, 2)
         expected = [(int((1e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
         assert sent[str(number)] == expected, "each report once"
-    again = track(settings, search_id="abc", earlier=left_by_a_driver)
-    again.on_trial_report(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    again = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
+    left_by_a_driver.observers = [again]
+    left_by_a_driver.tell(2)
     finish(again)
     assert curves(again) == sent
 
@@ -299,8 +296,9 @@ def test_resumed_search_sends_unsent_events_and_artifacts(tmp_path, left_by_a_dr
     unsent.write_text("{}\n")
     dead = runs_for(settings, search_id="abc")
     dead.open()  # and died before it sent anything
-    tracker = track(settings, search_id="abc", earlier=left_by_a_driver)
-    tracker.on_trial_end(2, "pruned", "not among the best", 1e9 + 9)
+    tracker = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
+    left_by_a_driver.observers = [tracker]
+    left_by_a_driver.end(2, "pruned", "not among the best")
     finish(tracker)
     assert tracker.run_id == dead.run_id
     runs = runs_of(tracker)

@@ -90,7 +90,6 @@ def test_server_with_postgresql_has_runs_and_artifacts(tmp_path, postgres_backed
 
 
 def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_backed, monkeypatch, said, sent):
-    monkeypatch.setattr(tracking, "MOST", 10)
     monkeypatch.setattr(tracking, "RETRY_S", 0.5)
     search = Search(tmp_path, "gone")
     tracker = track_stored(search, postgres_backed.url, said.put)
@@ -167,7 +166,7 @@ def test_killed_trials_are_interrupted_until_resumed(tmp_path, postgres_backed, 
     resumed = runs_in(postgres_backed.url, search)["2"]
     assert resumed.info.status == "RUNNING"
     assert "outcome" not in resumed.data.tags
-    tracker.on_trial_end(third, "pruned", "not among the best", 1e9 + 9)
+    search.end(third, "pruned", "not among the best")
     finish(tracker)
     assert runs_in(postgres_backed.url, search)["2"].info.status == "FINISHED"
 

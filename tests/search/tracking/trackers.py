@@ -9,6 +9,7 @@ from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.uri import resolve_tracking_uri
 from tests.search.objectives import VAL_SCORE
+from tests.search.trial_states import TrialStates
 
 
 def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), start_time=None):
@@ -19,7 +20,10 @@ def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), st
 
 
 def track(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), start_time=None, **more):
-    return MLflowCallback(runs_for(config, uri, search_id, objectives, about, start_time), **more)
+    """Return a tracker, with the `trials` that it observes."""
+    tracker = MLflowCallback(runs_for(config, uri, search_id, objectives, about, start_time), **more)
+    tracker.trials = TrialStates(tracker)
+    return tracker
 
 
 def track_stored(search, uri="", say=lambda line: None):

@@ -73,8 +73,8 @@ def test_time_left_follows_the_pace_since_the_first_report(board):
 
 
 def test_earlier_reports_count_and_take_no_time(board):
-    board.restore_report(0, 1, 0.5)
-    board.restore_report(0, 2, 0.75)
+    board.record_report(0, 1, {"val/score": 0.5}, is_earlier=True)
+    board.record_report(0, 2, {"val/score": 0.75}, is_earlier=True)
     board.add_trial(1, {}, 9)
     board.record_report(1, 1, {"val/score": 0.25})
     board.wait(10)

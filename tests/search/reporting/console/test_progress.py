@@ -18,6 +18,7 @@ from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
+from tests.search.trial_states import TrialStates
 
 LIMIT_S = 60.0
 
@@ -33,24 +34,26 @@ class Halves(TaskConfig):
 class Shown:
     """What a short search shows, and the observer that shows it."""
 
-    def __init__(self, config=Config, terminal=False, quiet=False):
+    def __init__(self, config=Config, terminal=False, quiet=False, earlier=()):
         self.stream = io.StringIO()
         console = Console(file=self.stream, force_terminal=terminal, force_interactive=terminal, width=120)
-        self.progress = Progress(LiveTable(VAL_LOSS, 2, 6.0), resolve_space(config, {}, {}), console, quiet=quiet)
+        board, space = LiveTable(VAL_LOSS, 2, 6.0), resolve_space(config, {}, {})
+        self.progress = Progress(board, space, console, earlier, quiet)
+        self.trials = TrialStates(self.progress)
 
     def play(self):
-        with self.progress as progress:
-            progress.on_trial_start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
-            progress.on_trial_report(0, 1, {"val/loss": 0.5}, 0.0)
-            progress.on_trial_report(0, 2, {"val/loss": 0.75}, 0.0)
-            progress.on_trial_end(0, "diverged", "val/loss is nan", 1e9)
+        with self.progress:
+            self.trials.start(0, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+            self.trials.report(0, 1, {"val/loss": 0.5})
+            self.trials.report(0, 2, {"val/loss": 0.75})
+            self.trials.end(0, "diverged", "val/loss is nan")
         return self.stream.getvalue()
 
 
 def test_search_without_a_terminal_shows_plain_lines():
     shown = Shown()
     shown.play()
-    shown.progress.on_trial_start(7, {"precision": "bf16", "lr": 0.01}, 3)
+    shown.trials.start(7, {"precision": "bf16", "lr": 0.01}, copied_from=3)
     assert shown.stream.getvalue().splitlines() == [
         "trial   0  started   precision=bf16  lr=0.01",
         "trial   0  epoch 1   val/loss 0.5",
@@ -63,9 +66,10 @@ def test_search_without_a_terminal_shows_plain_lines():
 def test_confirming_run_is_shown_apart_from_the_trials():
     shown = Shown()
     shown.play()
-    shown.progress.on_trial_start(8, {"precision": "bf16", "lr": 0.01}, confirms={"trial": None, "seed": 17})
-    shown.progress.on_trial_report(8, 1, {"val/loss": 0.01}, 0.0)
-    shown.progress.on_trial_end(8, "completed", "", 1e9)
+    confirms = {"trial": None, "round": 0, "seed": 17}
+    shown.trials.start(8, {"precision": "bf16", "lr": 0.01}, confirms=confirms)
+    shown.trials.report(8, 1, {"val/loss": 0.01})
+    shown.trials.end(8, "completed")
     assert shown.stream.getvalue().splitlines()[-3:] == [
         "trial   8  started   confirms the defaults with seed 17",
         "trial   8  epoch 1   val/loss 0.01",
@@ -78,8 +82,8 @@ def test_confirming_run_is_shown_apart_from_the_trials():
 
 def test_parameters_that_do_not_apply_are_not_shown():
     shown = Shown(Halves)
-    shown.progress.on_trial_start(0, {"precision": "bf16", "scale": 2.0})
-    shown.progress.on_trial_start(1, {"precision": "fp16", "scale": 2.0})
+    for number, precision in enumerate(["bf16", "fp16"]):
+        shown.trials.start(number, {"precision": precision, "scale": 2.0})
     words = [line.split()[3:] for line in shown.stream.getvalue().splitlines()]
     assert words == [["precision=bf16"], ["precision=fp16", "scale=2"]]
 
@@ -89,11 +93,29 @@ def test_quiet_search_shows_failures_and_warnings_alone():
     with shown.progress as progress:
         progress.say("search s: starting Ray")
         for number, outcome in enumerate(["completed", "failed", "pruned"]):
-            progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01})
-            progress.on_trial_report(number, 1, {"val/loss": 0.5}, 0.0)
-            progress.on_trial_end(number, outcome, "because", 1e9)
+            shown.trials.start(number, {"precision": "bf16", "lr": 0.01})
+            shown.trials.report(number, 1, {"val/loss": 0.5})
+            shown.trials.end(number, outcome, "because")
         progress.warn("no progress for 60 s")
     assert shown.stream.getvalue() == "trial   1  failed    because\nno progress for 60 s\n"
+
+
+def test_resumed_search_shows_what_its_driver_had_not():
+    dead = Shown()
+    dead.play()
+    dead.trials.start(1, {"precision": "bf16", "lr": 0.01})
+    dead.trials.report(1, 1, {"val/loss": 0.25})
+    shown = Shown(earlier=dead.trials.get_all())
+    dead.trials.observers = [shown.progress]
+    dead.trials.report(1, 2, {"val/loss": 0.125})
+    dead.trials.tell(1)
+    dead.trials.tell(1, is_over=True)
+    assert shown.stream.getvalue().splitlines() == [
+        "trial   1  epoch 2   val/loss 0.125",
+        "trial   1  interrupted the search was stopped",
+    ]
+    shown.progress._console.print(shown.progress._board)
+    assert "2 of 2 trials done, 0 training\n1 diverged, 1 interrupted\n" in shown.stream.getvalue()
 
 
 def test_terminal_shows_ended_trials_above_the_live_table():
@@ -112,18 +134,20 @@ from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
+from tests.search.trial_states import TrialStates
 
 class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
 
 board = LiveTable(Objective("val/loss", "min"), 50, 150.0)
 with Progress(board, resolve_space(Config, {}, {}), create_console(sys.stderr)) as progress:
+    trials = TrialStates(progress)
     for number in range(40):
-        progress.on_trial_start(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
+        trials.start(number, {"precision": "bf16", "lr": 0.01, "epochs": 9})
     for number in range(20):
         time.sleep(PAUSE_S)
-        progress.on_trial_report(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0}, 0.0)
-        progress.on_trial_end(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40, 1e9)
+        trials.report(number, 1, {"val/loss": 1.0 / (number + 1), "time/samples_per_s": 10.0})
+        trials.end(number, "failed" if number == 3 else "pruned", "because it was " + "so " * 40)
     time.sleep(1.1)
 print("all is well")
 """
