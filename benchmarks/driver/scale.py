@@ -223,7 +223,7 @@ def tell(
     share = 100 * (cpu_now - cpu) / max(1e-9, now - since)
     print(f"registry          {share:.0f} % of a core, {10 * share / given.gangs:.2f} ms a second for each gang")
     print(f"study             {store_size(given.study, folder)}")
-    late = f"{meter.backlog} events late at the end, {meter.flush_s:.1f} s until all was sent"
+    late = f"{meter.backlog} trials late at the end, {meter.flush_s:.1f} s until all was sent"
     print(f"MLflow            {late}; {runs_size(uri, folder)}")
     of_trial = own + reports / given.trials * last
     print(

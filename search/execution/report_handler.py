@@ -8,6 +8,8 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+from optuna.trial import FrozenTrial
+
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
@@ -151,8 +153,8 @@ class ReportHandler:
         self.study.end(number, outcome, reason)
         self.notify(number)
 
-    def notify(self, number: int) -> None:
-        """Tell the callbacks that trial `number` has changed.
+    def notify(self, number: int) -> FrozenTrial:
+        """Tell the callbacks that trial `number` has changed. Return its state.
 
         Commit the study first, so that they see only what a later driver would see.
         """
@@ -160,6 +162,7 @@ class ReportHandler:
         trial = self.study.get_trial(number)
         for callback in self.callbacks:
             callback.on_trial_changed(trial)
+        return trial
 
     def _record_report(self, number: int, report: EpochReport, gang: str, now: float) -> None:
         epoch, metrics, meter = report.epoch, report.metrics, self._stoppers.meter
@@ -175,13 +178,14 @@ class ReportHandler:
             if report.checkpoint is not None:
                 self.study.record_report(number, epoch, {**before, "checkpoint": report.checkpoint})
                 self.checkpoints.replace(number, epoch, before["checkpoint"], report.checkpoint)
+                trial = self.study.get_trial(number)
         else:
             self._losses.pop(number, None)
             self.spent += epoch_cost(content, self._unit)
             self.study.report(number, epoch, metrics[self.study.objectives[0].metric], content)
-            self.notify(number)
-            self._stoppers.record_trial(self.study.get_trial(number))
-        self.checkpoints.prune(self.study.get_trial(number))
+            trial = self.notify(number)
+            self._stoppers.record_trial(trial)
+        self.checkpoints.prune(trial)
 
     def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
         if end.outcome == "interrupted":

@@ -1,8 +1,7 @@
 """What is new in a trial since an observer last saw it, in a running search and after a resume alike."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
 
@@ -12,26 +11,26 @@ from searchlight.search.study.trial import get_outcome, get_reports
 Report = Mapping[str, Any]  # see `searchlight.search.study.trial.get_reports`
 
 
-@dataclass(frozen=True)
-class SeenTrial:
+class SeenTrial(NamedTuple):
     """What an observer has seen of a trial; by default nothing.
 
     Attributes:
         num_reports: The number of reports.
+        last_epoch: The last epoch that has a report.
         outcome: How the trial ended, or "".
     """
 
     has_begun: bool = False
     datasets: Sequence[Mapping[str, str]] = ()
     num_reports: int = 0
+    last_epoch: int = 0
     outcome: str = ""
 
 
 UNSEEN = SeenTrial()
 
 
-@dataclass(frozen=True)
-class TrialChanges:
+class TrialChanges(NamedTuple):
     """What is new in a trial.
 
     Attributes:
@@ -58,7 +57,7 @@ def find_changes(trial: FrozenTrial, seen: SeenTrial = UNSEEN, is_over: bool = F
     """
     if "config" not in trial.user_attrs:
         return TrialChanges(False, [], [], "", "", seen)
-    reports, datasets = _list_reports(trial), get_datasets(trial)
+    datasets, (reports, num_reports) = get_datasets(trial), _find_new_reports(trial, seen)
     if trial.state.is_finished():
         outcome, reason = get_outcome(trial), trial.user_attrs.get("reason", "")
     else:
@@ -66,19 +65,27 @@ def find_changes(trial: FrozenTrial, seen: SeenTrial = UNSEEN, is_over: bool = F
     return TrialChanges(
         not seen.has_begun,
         datasets if datasets != seen.datasets else [],
-        reports[seen.num_reports :],
+        reports,
         outcome if outcome != seen.outcome else "",
         reason,
-        SeenTrial(True, datasets, len(reports), outcome),
+        SeenTrial(True, datasets, num_reports, max(seen.last_epoch, reports[-1][0] if reports else 0), outcome),
     )
 
 
-def _list_reports(trial: FrozenTrial) -> list[tuple[int, Report]]:
-    """Return the reports of `trial` with their epochs, in the order in which they were made.
+def _find_new_reports(trial: FrozenTrial, seen: SeenTrial) -> tuple[Sequence[tuple[int, Report]], int]:
+    """Return the new reports of `trial` with their epochs, in the order in which they were made, and the number of all.
 
     A trial whose newest checkpoint cannot be read repeats epochs. If it diverges in one of them, the new report
     replaces the one of that epoch, and is the last one.
     """
+    attributes = trial.user_attrs
+    if "divergence" not in attributes:  # two common cases without a look at all reports
+        num_reports, epoch = len([name for name in attributes if name.startswith("report/")]), seen.last_epoch + 1
+        if num_reports == seen.num_reports:
+            return [], num_reports
+        if num_reports == seen.num_reports + 1 and (report := attributes.get(f"report/{epoch}")) is not None:
+            return [(epoch, report)], num_reports
     reports = list(get_reports(trial).items())
-    diverged_at = trial.user_attrs.get("divergence", {}).get("epoch")
-    return reports + [(epoch, report) for epoch, report in reports[:-1] if epoch == diverged_at]
+    diverged_at = attributes.get("divergence", {}).get("epoch")
+    reports += [(epoch, report) for epoch, report in reports[:-1] if epoch == diverged_at]
+    return reports[seen.num_reports :], len(reports)
