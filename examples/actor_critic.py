@@ -3,12 +3,12 @@
 The reward scale changes the targets of the critic, but not the normalized advantages: the search shows its effect.
 Actor and critic have one optimizer each. A window in which one of them has a NaN is skipped for both.
 
-    python search/run.py examples/actor_critic.py:ActorCritic --trials 20
+    searchlight run examples/actor_critic.py:ActorCritic --trials 20
 """
 
 import torch
 
-from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight import Task, TaskConfig, searchable
 
 
 class ActorCriticConfig(TaskConfig):

@@ -1,11 +1,11 @@
 """A plain PyTorch classifier: two spirals, a small network, a learning rate, a weight decay and a width to search.
 
-python search/run.py examples/classifier.py:Classifier --trials 20
+searchlight run examples/classifier.py:Classifier --trials 20
 """
 
 import torch
 
-from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight import Task, TaskConfig, searchable
 
 
 class ClassifierConfig(TaskConfig):

@@ -3,12 +3,12 @@
 Three errors of such trainers cannot happen here. A NaN loss skips the window and does not reach the averages. A loss
 that is a constant without a gradient fails the trial at its first update. The device is the one that the search chose.
 
-    python search/run.py examples/diffusion.py:Diffusion --search precision=fp32,bf16
+    searchlight run examples/diffusion.py:Diffusion --search precision=fp32,bf16
 """
 
 import torch
 
-from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight import Task, TaskConfig, searchable
 
 WORDS = ["row", "column", "square", "cross"]
 

@@ -3,7 +3,7 @@
 Each trial resumes from its own checkpoint, although the callback looks for files in the current folder. Replace `Line`
 by a model from a local folder, such as `AutoModelForSequenceClassification.from_pretrained("/models/bert")`.
 
-    python search/run.py examples/huggingface.py:train_fn --objective eval_loss --mode min \
+    searchlight run examples/huggingface.py:train_fn --objective eval_loss:min \
         --search lr=1e-3..1e-1:log --set epochs=9
 """
 

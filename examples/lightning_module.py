@@ -2,7 +2,7 @@
 
 Lightning accumulates gradients itself, so the exact window of Searchlight's own tasks does not apply.
 
-    python search/run.py examples/lightning_module.py:train_fn --objective val_loss --mode min \
+    searchlight run examples/lightning_module.py:train_fn --objective val_loss:min \
         --search lr=1e-4..1e-1:log --set epochs=9
 """
 

@@ -1,6 +1,6 @@
 """A training function for Ray Train, which is searched as it is. It does not import Searchlight.
 
-    python search/run.py examples/ray_function.py:train_fn --objective loss --mode min \
+    searchlight run examples/ray_function.py:train_fn --objective loss:min \
         --search lr=1e-4..1e-1:log --search optimizer=adam,sgd --set epochs=9
 """
 

@@ -1,5 +1,6 @@
 """The command searchlight, which an installation provides: run, resume, report and list searches."""
 
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -7,8 +8,9 @@ import click
 from searchlight import __version__
 from searchlight.search import run
 from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
-from searchlight.search.formatting import PROGRAM
+from searchlight.search.formatting import PROGRAM, format_command
 from searchlight.search.reporting.console.command_line import Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
 
@@ -56,6 +58,24 @@ def resume(name: str, as_json: bool, **options: Any) -> None:
 def list_searches(storage: str | None, as_json: bool) -> None:
     """List the searches in a folder or bucket."""
     print_searches(parse_storage(storage or "runs"), as_json)
+
+
+@searchlight.command("init", cls=Command)
+@click.argument("file", default="my_task.py")
+def init(file: str) -> None:
+    """Write a task to begin from, by default to my_task.py."""
+    path = Path(file)
+    text = Path(__file__).with_name("task_template.py").read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        raise UsageError(f"FILE must end in .py, but got {file}. Use {path.with_suffix('.py')}.")
+    try:
+        with path.open("x", encoding="utf-8") as opened:
+            opened.write(text.replace("{file}", file))
+    except FileExistsError:
+        raise UsageError(f"FILE must be new, but {file} exists. Choose another name.") from None
+    except OSError as error:
+        raise UsageError(f"FILE must be in a folder that can be written to, but {error}.") from error
+    print(f"written: {file}\nsearch: {format_command('run')} {file}:MyTask --trials 20")
 
 
 def main() -> NoReturn:

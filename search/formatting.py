@@ -36,10 +36,13 @@ def format_duration(seconds: float) -> str:
 def format_command(name: str) -> str:
     """Return the command that runs, resumes or reports a search, in the way this process was started.
 
-    An installation has the command searchlight. Otherwise it is a script of this folder, as a relative path.
+    An installation has the command searchlight, also for a notebook. Otherwise it is a script of this folder, as a
+    relative path.
     """
     program = Path(sys.argv[0])
-    if program.name == PROGRAM:
+    if program.name not in {PROGRAM, *(script.split()[0] for script in SCRIPTS.values())}:
+        program = Path(sys.executable).with_name(PROGRAM)
+    if program.name == PROGRAM and program.exists():
         return f"{PROGRAM if _is_on_path(program) else _shorten_path(program.absolute())} {name}"
     python = Path(sys.executable)
     interpreter = "python" if _is_on_path(python.with_name("python")) else _shorten_path(python)

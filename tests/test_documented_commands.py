@@ -22,7 +22,7 @@ from tests.test_readme import PAGES, README
 
 SCRIPTS = {"search/run.py": run.main, "search/report.py": report.main}
 TYPED = re.compile(r"(?:.*\s)?(search/(?:run|report)\.py|searchlight(?= (?:run|resume|list|report) )) (?!\.\.\.)(.+)")
-TOP = "search|trainables|models|tests|benchmarks|docs|deploy|examples"
+TOP = "searchlight|search|trainables|models|tests|benchmarks|docs|deploy|examples"
 OF_OTHER_PROGRAMS = {"--num-cpus", "--requirement", "--working-dir", "--head", "--signal"}
 
 
@@ -87,7 +87,8 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
     monkeypatch.setattr(runner, "run", check)
     monkeypatch.setattr(runner, "plan", check)
     monkeypatch.setattr(runner, "resume", check_resumed)
-    monkeypatch.setattr(run, "print_searches", lambda *_: None)
+    for module in (run, cli):
+        monkeypatch.setattr(module, "print_searches", lambda *_: None)
     monkeypatch.setattr(report.main, "callback", lambda **_: None)
     words = shlex.split(text.replace("/path/to/folder", str(folder)), comments=True)
     with pytest.raises(SystemExit) as ended:

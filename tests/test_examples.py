@@ -42,7 +42,7 @@ print(json.dumps(found))
 def test_example_has_fewer_than_100_lines_and_says_how_it_is_run(file):
     text = file.read_text()
     assert len(text.splitlines()) < 100
-    assert f"python search/run.py examples/{file.name}:" in text.split('"""')[1]
+    assert f"searchlight run examples/{file.name}:" in text.split('"""')[1]
 
 
 def read_code_cells():

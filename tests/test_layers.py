@@ -12,7 +12,7 @@ FORBIDDEN = {
 }
 # Highest first. A package may import those of lower lines, and none of its own line.
 LAYERS = [
-    ("search.cli",),
+    ("search.cli", "search.task_template"),
     ("search.run", "search.report"),
     ("search.experiment",),
     ("search.reporting",),

@@ -10,7 +10,7 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 HEAD = """# Options of a search
 
 `python -m searchlight.search.config.options_table` writes this page. Each option with a key is also a key of a
-YAML file for `--config FILE`, which the command line overrides. If the last column has `--resume`, `--resume NAME`
+YAML file for `--config FILE`, which the command line overrides. If the last column has `--resume`, `searchlight resume`
 accepts the option and changes it for [the rest of the search](resume.md). README explains
 [rung and fidelity](../README.md#words).
 
@@ -20,20 +20,23 @@ These are no keys of a YAML file, because they belong to one call:
 
 | command | option | meaning |
 | --- | --- | --- |
-| search/run.py | `--config FILE` | Read options from this YAML file. |
-| search/run.py | `--resume NAME` | [Resume the search](resume.md) NAME, to finish it or to add trials. |
-| search/run.py | `--list` | List the searches in `--storage`. |
-| search/run.py | `--dry-run` | Print the plan of the search as YAML, and start nothing. |
-| search/run.py | `--preflight` | [Audit the task](preflight.md), print findings and estimated cost, train no trial. |
-| search/run.py | `--json` | Print the result, the audit or the list of searches as JSON. |
-| search/run.py | `NAME=VALUE` | Fix a parameter, as `--set` does. |
-| search/report.py | `NAME` | Print the search NAME as a table, and write its page and `trials.parquet` again. |
-| search/report.py | `--compare OTHER` | [Compare](results.md#comparing-searches) with another search. Repeatable. |
-| search/report.py | `--replay` | Send [data that MLflow has missed](mlflow.md#when-the-server-is-unavailable). |
-| search/report.py | `--log-model`, `--register MODEL` | Log or register the best checkpoint as [a model](models.md). |
-| search/report.py | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
+| `searchlight run` | `--config FILE` | Read options from this YAML file. |
+| `searchlight resume` | `NAME` | [Resume the search](resume.md) NAME, to finish it or to add trials. |
+| `searchlight list` | `--storage PLACE` | List the searches in this folder or bucket. Default: runs. |
+| `searchlight run` | `--dry-run` | Print the plan of the search as YAML, and start nothing. |
+| `searchlight run` | `--preflight` | [Audit the task](preflight.md), print findings and the estimated cost. |
+| `searchlight run` | `--json` | Print the result, the audit or the list of searches as JSON. |
+| `searchlight run` | `NAME=VALUE` | Fix a parameter, as `--set` does. |
+| `searchlight report` | `NAME` | Print the search NAME as a table, and write its page and `trials.parquet` again. |
+| `searchlight report` | `--compare OTHER` | [Compare](results.md#comparing-searches) with another search. Repeatable. |
+| `searchlight report` | `--replay` | Send [data that MLflow has missed](mlflow.md#when-the-server-is-unavailable). |
+| `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](models.md). |
+| `searchlight report` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
 
-`searchlight run`, `resume NAME`, `list` and `report NAME` are the same commands of an installation.
+| `searchlight init` | `FILE` | Write a task to begin from. Default: my_task.py. |
+
+In a clone that is not installed, `python search/run.py` stands for `searchlight run`. It resumes with `--resume NAME`,
+and lists with `--list`. `python search/report.py` stands for `searchlight report`.
 """
 
 

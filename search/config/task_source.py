@@ -76,7 +76,7 @@ def _load_installed_task(name: str, reference: str) -> TaskSource:
         return TaskSource(name, load_class(reference), reference)
     except ModuleNotFoundError as error:
         package = next((point.dist for point in entry_points(group=TASKS) if point.name == name), None)
-        distribution = f"{DISTRIBUTION}[tasks]" if package is None else package.name
+        distribution = f"{DISTRIBUTION}[tasks]" if package is None or package.name == DISTRIBUTION else package.name
         raise UsageError(
             f"task {name} must have the packages that it imports, but there is no {error.name}. "
             f"Install them: pip install '{distribution}'"

@@ -38,6 +38,22 @@ def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
     assert f"name must be a search in {tmp_path}" in missing.stderr
 
 
+def test_written_task_can_be_searched_and_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = CliRunner().invoke(searchlight, ["init", "mine.py"])
+    assert (written.exit_code, written.stdout.splitlines()[0]) == (0, "written: mine.py")
+    command = ["run", *written.stdout.split(" run ")[1].split()]
+    planned = CliRunner().invoke(searchlight, [*command, "--dry-run", "--search", "hidden=8..64"])
+    assert (planned.exit_code, planned.stdout.splitlines()[:2]) == (
+        0,
+        [f"task: {tmp_path}/mine.py:MyTask", "trials: 20"],
+    )
+    for file, problem in (("mine.py", "must be new"), ("mine", "must end in .py"), ("no/mine.py", "can be written to")):
+        refused = CliRunner().invoke(searchlight, ["init", file])
+        assert refused.exit_code == 2
+        assert problem in refused.stderr
+
+
 def test_run_prints_the_plan_of_a_search(tmp_path):
     done = CliRunner().invoke(searchlight, ["run", "arc", "--storage", str(tmp_path), "--dry-run", "policy_lr=1e-3"])
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "task: arc"), done.stderr

@@ -2,7 +2,7 @@
 
 import torch
 
-from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight import Task, TaskConfig, searchable
 
 
 class SteepConfig(TaskConfig):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from searchlight.trainables.task import Task, TaskConfig, searchable
+from searchlight import Task, TaskConfig, searchable
 
 
 class ToyConfig(TaskConfig):

@@ -122,7 +122,7 @@ def test_look_names_an_existing_report(ended):
 
 def test_commands_continue_and_repeat_the_search(ended):
     folder = str(ended.folder.parent)
-    words = [*shlex.split(format_command("run")), "--resume", "s1", "--storage", folder, "--trials", "6"]
+    words = [*shlex.split(format_command("resume")), "s1", "--storage", folder, "--trials", "6"]
     assert shlex.split(ended.line("more")) == words
     python, script, *words = shlex.split(ended.line("train"))
     assert ([python, script], words[:2]) == (shlex.split(format_command("run")), ["arc", "--once"])
