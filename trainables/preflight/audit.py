@@ -10,9 +10,20 @@ from typing import Any
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.precision import Precision, resolve
-from searchlight.trainables.preflight import data_checks, determinism, exactness, gradient_flow, loss_terms
+from searchlight.trainables.preflight import data_checks, determinism, exactness
+from searchlight.trainables.preflight.checks.errors import find_error
+from searchlight.trainables.preflight.checks.overwritten_samples import OverwrittenSamples
 from searchlight.trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
-from searchlight.trainables.preflight.findings import Finding, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.findings import (
+    Finding,
+    Kind,
+    declare_kinds,
+    describe_error,
+    has_errors,
+    make_finding,
+    sort_findings,
+)
+from searchlight.trainables.preflight.gradient_flow import CHECKS, find_flow
 from searchlight.trainables.preflight.modes import ModeReport, find_mode_problems
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.ranks import find_rank_problems
@@ -22,6 +33,18 @@ from searchlight.trainables.training.trainer import TrialTrainer
 WINDOWS = 8  # that are watched: an update of a GAN may come with every fifth
 FEW_WINDOWS = 3
 SHARES = {"flow": 0.25, "exactness": 0.1, "modes": 0.2, "data": 0.15, "determinism": 0.15}  # of the time limit, at most
+
+
+declare_kinds(
+    "Determinism and data",
+    Kind("noisy-evaluation", "warning", "Evaluate on more samples, or with fixed random numbers."),
+)
+
+
+declare_kinds(
+    "Cost",
+    Kind("config-refused", "warning", "Narrow the range: the task refuses this corner of the space."),
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +119,7 @@ class Audit:
         self.seconds: dict[str, float] = {}
         self.config: TaskConfig = load().config_class().model_validate(request.config)
         self.on_progress: Callable[[], object] = lambda: False  # a sign of life; a true answer ends the audit
+        self._overwritten = OverwrittenSamples()
         self._objectives: list[float] = []
         self._noise = 0.0
         self._evaluate_s: float | None = None
@@ -123,7 +147,8 @@ class Audit:
         return self._is_partial and finding.severity == "error"
 
     def _watch_trial(self) -> None:
-        trial = ObservedTrial(self.load(), self.config, self.context)
+        checks = [self._overwritten, *(check() for check in CHECKS)]
+        trial = ObservedTrial(self.load(), self.config, self.context, checks)
         try:
             is_done = self._part("flow", partial(self._audit_flow, trial)) and (
                 trial.error is None or not self._is_partial
@@ -143,9 +168,7 @@ class Audit:
         try:
             action()
         except Exception as error:  # what the audit does to a task, no trial may ever do
-            lines = str(error).splitlines()
-            figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
-            self.findings.append(make_finding("not-audited", name, figure))
+            self.findings.append(make_finding("not-audited", name, describe_error(error)))
             return False
         finally:
             self.seconds[name] = round(time.perf_counter() - start, 3)
@@ -160,12 +183,10 @@ class Audit:
             figure = f"{type(trial.error).__name__} while the trial was watched, and not without"
             self.findings.append(make_finding("not-audited", "gradient flow", figure))
             return
-        raised = gradient_flow.find_error(trial)
+        raised = find_error(trial)
         if self._is_partial:  # the task may need its other ranks, or Ray Train
             raised = [make_finding("not-audited", "one rank alone", finding.figure) for finding in raised]
-        self.findings += raised + gradient_flow.find_flow(trial)
-        if trial.error is None:
-            self.findings += loss_terms.find_constant_terms(trial)
+        self.findings += raised + find_flow(trial)
 
     def _raises_unwatched(self, trial: ObservedTrial) -> bool:
         """Return whether the same trial raises without the hooks of the audit: only that is a fault of the task."""
@@ -198,12 +219,12 @@ class Audit:
     def _audit_data(self, trial: ObservedTrial) -> None:
         evaluated = trial.trainer is not None
         found, training = data_checks.find_order_problems(trial, self._is_over)
-        self.findings += found
+        self.findings += [*found, *self._overwritten.find_in(training.samples)]
         if evaluated:
             found, objective, self._noise = data_checks.find_evaluation_problems(trial, training, self._is_over)
-            self.findings += found + gradient_flow.find_error(trial)
+            self.findings += found + find_error(trial)
             self._objectives.append(objective)
-            self._evaluate_s = trial.seconds["evaluate"]
+            self._evaluate_s = trial.evaluate_s
         with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
             precision = resolve(self.config.precision, self.context.device)
             self._largest = find_largest_batch(trial, precision, self._is_over)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from searchlight.trainables.context import Context, rng
 from searchlight.trainables.precision import Diverged, Precision
-from searchlight.trainables.preflight.findings import Finding, make_finding
-from searchlight.trainables.preflight.gradient_flow import name_error
+from searchlight.trainables.preflight.checks.errors import name_error
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
 from searchlight.trainables.preflight.gradients import Prober
 from searchlight.trainables.preflight.observation import UNLIMITED, ObservedTrial
 from searchlight.trainables.preflight.samples import count_samples, select
@@ -33,6 +33,14 @@ PATIENCE = 3  # times the limit until they are done
 DOMINATES = 0.5  # share of an epoch, or of a trial of one epoch
 GROWTH = (1, 2)  # micro-batches that memory is measured with, in multiples of the task's own
 CPU_SHARE = 0.8  # of the memory that is free
+
+
+declare_kinds(
+    "Cost",
+    Kind("config-fails", "warning", "Narrow the range, or correct the task for this corner of the space."),
+    Kind("evaluation-dominates", "note", "Evaluate on fewer samples."),
+    Kind("start-dominates", "note", "Keep in self.context.cache what build loads or prepares."),
+)
 
 
 @dataclass(frozen=True)
@@ -91,10 +99,8 @@ def measure_cost(
     except Diverged:  # an answer to the search, as of a learning rate that is too high
         return None, [], None
     except Exception as error:  # whatever a corner of the space makes the task raise
-        lines = str(error).splitlines()
         kind = "does-not-fit" if name_error(error, "train") == "does-not-fit" else "config-fails"
-        figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
-        return None, [make_finding(kind, _find_line(error), figure, "warning", where)], None
+        return None, [make_finding(kind, _find_line(error), describe_error(error), "warning", where)], None
     finally:
         if trainer is not None:
             trainer.close()

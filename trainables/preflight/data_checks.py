@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from searchlight.trainables.context import rng
-from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding
 from searchlight.trainables.preflight.gradients import Prober
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.samples import digest_parts, digest_samples
@@ -19,6 +19,15 @@ from searchlight.trainables.task import Task
 MOST_SAMPLES = 20_000  # of an epoch whose digests are compared
 SMALL_SHARE = 0.01
 NOISE_SEEDS = 4
+
+
+declare_kinds(
+    "Determinism and data",
+    Kind("order-never-changes", "warning", "Shuffle each epoch, as self.context.shard does."),
+    Kind("repeated-samples", "note", "Expected of sampling with replacement and of short sequences."),
+    Kind("evaluation-in-training", "warning", "Take the samples out of the training data."),
+    Kind("evaluation-changes-weights", "error", "Change no parameter in evaluate."),
+)
 
 
 @dataclass
@@ -53,9 +62,6 @@ def find_order_problems(trial: ObservedTrial, is_over: Callable[[], bool]) -> tu
     task.load_state_dict(state)
     task.context.generator.set_state(generator)
     findings = []
-    if trial.overwritten and not trial.overwritten & {*first.samples}:
-        figure = f"the {len(trial.overwritten)} samples of the first windows are no longer in the epoch"
-        findings.append(make_finding("loss-changes-data", "loss", figure))
     count = min(len(first.samples), len(second.samples))
     if count > 2 and len({*first.samples}) > 2 and first.samples[:count] == second.samples[:count]:
         findings.append(

@@ -6,12 +6,19 @@ from typing import Any
 import torch
 
 from searchlight.trainables.context import Context
-from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding
 from searchlight.trainables.preflight.observation import UNLIMITED
 from searchlight.trainables.task import Task, TaskConfig
 from searchlight.trainables.training.trainer import TrialTrainer
 
 Weights = dict[str, torch.Tensor]
+
+
+declare_kinds(
+    "Determinism and data",
+    Kind("not-reproducible", "warning", "Draw random numbers from torch, numpy or self.context.generator only."),
+    Kind("depends-on-earlier-trial", "warning", "Keep no state in modules or classes: make it in build."),
+)
 
 
 def find_irreproducible(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from searchlight.trainables.preflight.findings import Finding, Severity, make_finding
+from searchlight.trainables.preflight.findings import Finding, Kind, Severity, declare_kinds, make_finding
 from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, combine, dot, evaluation_mode
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.samples import count_samples, select
@@ -15,6 +15,17 @@ EXACT = 2e-3  # relative error of a gradient that counts as none: fp32 sums in a
 ENOUGH = 12  # samples of a micro-batch that is split
 CLEAR = 0.02  # how far a share or a factor must be off to be told
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+declare_kinds(
+    "Exactness",
+    Kind("weight-is-not-the-mean", "error", "Return as weight the number of elements that the mean was taken over."),
+    Kind("loss-is-a-sum", "error", "Return the mean over the micro-batch, and the number of its elements as weight."),
+    Kind("divides-by-accumulation", "error", "Return the plain mean: the updater divides by the window's weight."),
+    Kind("depends-on-batch", "note", "Expected of batch norm and contrastive losses: accumulation changes the result."),
+    Kind("random-loss", "note", "Expected of dropout and sampling: the window was compared without it, or not at all."),
+    Kind("stateful-loss", "note", "Expected of running statistics: the same batch gives another loss the second time."),
+)
 
 
 class Split(NamedTuple):

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from searchlight.trainables.preflight.audit import AuditResult
-from searchlight.trainables.preflight.findings import Finding, make_finding, sort_findings
-from searchlight.trainables.preflight.gradient_flow import make_group, name_error
-from searchlight.trainables.preflight.observation import GradientRecord
+from searchlight.trainables.preflight.checks.errors import name_error
+from searchlight.trainables.preflight.checks.gradients import GradientRecord
+from searchlight.trainables.preflight.findings import Finding, describe_error, make_finding, make_group, sort_findings
 from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
 from searchlight.trainables.registry import find_user_frame
 from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
@@ -64,9 +64,8 @@ def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limi
         set_train_fn_utils(before)
     findings = watcher.find()
     if error is not None:
-        lines = str(error).splitlines()
-        figure = f"{type(error).__name__}: {lines[0] if lines else ''}"
-        findings.append(make_finding(name_error(error, "train"), find_user_frame(stack) or "the function", figure))
+        where = find_user_frame(stack) or "the function"
+        findings.append(make_finding(name_error(error, "train"), where, describe_error(error)))
     return findings
 
 
@@ -167,16 +166,13 @@ def _record_gradients(record: StepRecord, optimizer: torch.optim.Optimizer) -> N
         name = record.names.setdefault(id(parameter), f"[{index}] of shape {tuple(parameter.shape)}")
         if parameter.dtype in (torch.float16, torch.bfloat16):
             record.half.add(name)
-        own = record.gradients.setdefault(id(parameter), GradientRecord())
+        gradients = record.gradients.setdefault(id(parameter), GradientRecord())
         if parameter.grad is not None:
             gradient = get_local(parameter.grad)
             wide = torch.float32 if gradient.dtype is torch.float16 else None  # in which no norm overflows
-            norm = float(gradient.norm(dtype=wide))
-            finite = math.isfinite(norm)
-            own.seen, own.non_finite = own.seen + 1, own.non_finite + (not finite)
+            gradients.add(float(gradient.norm(dtype=wide)))
             if is_sharded([parameter]):  # the shards of other ranks may be above 0
-                own.largest = math.inf
-            own.largest = max(own.largest, norm if finite else 0.0)
+                gradients.largest = math.inf
     record.before = [_sum_bits(parameter) for parameter in get_parameters(optimizer)]
 
 
@@ -193,7 +189,7 @@ def _sum_bits(parameter: Tensor) -> int:
 def _judge(record: StepRecord, subject: str) -> list[Finding]:
     named = {record.names[key]: own for key, own in record.gradients.items()}
     missing = [f"{subject} {name}" for name, own in named.items() if not own.seen]
-    zero = [f"{subject} {name}" for name, own in named.items() if own.seen and not own.largest and not own.non_finite]
+    zero = [f"{subject} {name}" for name, own in named.items() if own.is_zero]
     spoiled = [f"{subject} {name}" for name, own in named.items() if own.non_finite]
     if record.steps == 1:  # LBFGS computes its first gradients within the step
         missing = []

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from searchlight.trainables.precision import Precision, resolve
-from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
 from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
 from searchlight.trainables.preflight.observation import ObservedTrial, find_tensors
 from searchlight.trainables.private_api import DispatchMode
@@ -25,6 +25,20 @@ COSINE, LOSS_ERROR = 0.9, 0.05  # beyond which a mode is told to be inaccurate
 UNDERFLOW = 0.01  # share of the elements of a gradient that may vanish
 SCALES = [2.0**exponent for exponent in (0, 4, 8, 12, 16, 20, 24)]
 CONSTANT_ERROR = "without overflow"  # how torch refuses -1e9 in half precision
+
+
+declare_kinds(
+    "Precision",
+    Kind("mode-unsupported", "warning", "Leave the precision out: --search precision=..."),
+    Kind("mode-without-gain", "warning", "Leave the precision out: it saves neither time nor memory here."),
+    Kind("mode-does-not-run", "warning", "Look for autocast(enabled=False), float() or custom functions."),
+    Kind("mode-fails", "error", "Correct the operation, or leave the precision out: --search precision=..."),
+    Kind("mode-not-finite", "error", "Compute the operation in fp32, or scale what goes into it."),
+    Kind("half-precision-constant", "error", "Use torch.finfo(x.dtype).min in masks: half precision ends at 65504."),
+    Kind("mode-overflows", "warning", "Compute the operation in fp32: x.float(), or scale its input."),
+    Kind("mode-underflows", "warning", "Raise the initial loss scale: --set loss_scale=..."),
+    Kind("mode-inaccurate", "warning", "Compute reductions, norms and softmax in fp32, or leave the precision out."),
+)
 
 
 @dataclass
@@ -174,8 +188,7 @@ def _compare(trial: ObservedTrial, given: _Reference, precision: Precision) -> t
             measured = _measure(prober, name, loss, batch, precision)
         except Exception as error:  # whatever the task raises in this mode ends each of its trials
             kind = "half-precision-constant" if CONSTANT_ERROR in str(error) else "mode-fails"
-            message = str(error).partition("\n")[0]  # an assert may have none
-            return [make_finding(kind, subject, f"{type(error).__name__}: {message}")], []
+            return [make_finding(kind, subject, describe_error(error))], []
         if not math.isfinite(got.loss) and math.isfinite(reference.loss):
             figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
             return [make_finding("mode-not-finite", subject, figure)], []

@@ -19,13 +19,25 @@ import torch.distributed as dist
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
-from searchlight.trainables.preflight.findings import Finding, make_finding
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding
 from searchlight.trainables.preflight.observation import UNLIMITED
 from searchlight.trainables.registry import enter_task_folder, get_python_path, load_class
 from searchlight.trainables.training.trainer import TrialTrainer
 
 LONGEST_S = 120.0
 CLOSE = 1e-3  # relative difference of a metric that sums in another order explain
+
+
+declare_kinds(
+    "Exactness",
+    Kind("ranks-differ", "error", "Return (mean, weight) from evaluate, and give each sample to one rank."),
+)
+
+
+declare_kinds(
+    "Determinism and data",
+    Kind("overlapping-shards", "error", "Split with self.context.shard: each sample belongs to one rank."),
+)
 
 
 def find_rank_problems(reference: str, config: Mapping[str, Any], workers: int) -> list[Finding]:
