@@ -32,7 +32,7 @@ lint: $(READY)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-# What needs no GPU, in less than 40 minutes on two quiet cores; writes docs/benchmarks.md.
+# What needs no GPU, in less than 40 minutes on two quiet cores; writes the tables of figures in docs/.
 bench: $(READY)
 	$(RUN) benchmarks/bench.py
 

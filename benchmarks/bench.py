@@ -1,18 +1,14 @@
-"""Run the benchmarks that need no GPU within 40 minutes, and write docs/benchmarks.md from their output.
+"""Run the benchmarks that need no GPU within 40 minutes, and write the pages from their results.
 
-The output of each is written to results/bench/NAME.txt: a line with date, machine, versions, commit and load, the
-command, and what it printed. A benchmark that fails, or for which no time is left, keeps its earlier file, and the
-others still run. Long studies (page.py lists them) are not repeated.
+The JSON that each prints is written to results/bench/NAME.json. A benchmark that fails, or for which no time is left,
+keeps its earlier file, and the others still run. Long studies (page.py lists them) are not repeated.
 
     python benchmarks/bench.py [--only NAME ...] [--minutes 39]
-    python benchmarks/page.py        writes the page again from the recorded output
+    python benchmarks/page.py        writes the pages again from the results
 """
 
-import argparse
-import importlib.metadata
+import json
 import os
-import platform
-import re
 import signal
 import subprocess
 import sys
@@ -20,15 +16,14 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone need not be installed
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-LIBRARIES = ("Ray", "Optuna", "MLflow", "torch")
-OUTCOMES = "last_run.txt"
+from benchmarks.page import DOCS, write_pages
+from benchmarks.recording import BENCH, ROOT, Row, create_parser
+
+LAST_RUN = BENCH / "last_run.json"
 LONGEST = 2.0  # times its expected duration, after which a benchmark is ended
 GRACE_S = 20.0  # after an interrupt, to end what the benchmark has started
 MISSING = "is missing, and this benchmark compares with it"
@@ -73,42 +68,18 @@ BENCHMARKS = [
 ]
 
 
-def describe_machine() -> str:
-    """Return the processor, its cores, the memory, the GPU and the versions, in one line."""
-    import torch
-
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    model = next(models, platform.processor() or platform.machine())
-    memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES]
-    return ", ".join([model, f"{os.cpu_count()} cores", memory, gpu, f"Python {platform.python_version()}", *versions])
-
-
-def describe_commit() -> str:
-    """Return the commit of the checkout, with a "+" if product or benchmarks differ from it."""
-    try:
-        git = ["git", "-C", str(ROOT)]
-        commit = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
-        changed = [*git, "status", "--porcelain", "--", "*.py"]
-        return commit.stdout.strip() + "+" * bool(subprocess.run(changed, capture_output=True, check=True).stdout)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def run(benchmark: Benchmark, folder: Path, about: str, commit: str, limit_s: float) -> tuple[str, float]:
-    """Run a benchmark for at most `limit_s` and write its output into `folder`.
+def run(benchmark: Benchmark, folder: Path, limit_s: float) -> tuple[str, float]:
+    """Run a benchmark for at most `limit_s` and write its result into `folder`.
 
     Return what happened, such as "done" or "failed: ...", and the seconds.
     """
-    script, *options = benchmark.arguments.split()
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
         env.pop(name, None)  # the searches are to run on this machine
-    date, load, start = datetime.now(UTC).date().isoformat(), os.getloadavg()[0], time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, str(HERE / script), *options]
+        script, *options = benchmark.arguments.split()
+        command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
         process = subprocess.Popen(command, env=env, stdout=out, stderr=errors, start_new_session=True)
         ended = wait_for(process, limit_s)
         seconds = time.monotonic() - start
@@ -124,11 +95,9 @@ def run(benchmark: Benchmark, folder: Path, about: str, commit: str, limit_s: fl
             return f"skipped: {last}", seconds
         print(said[-3000:], file=sys.stderr, flush=True)
         return f"failed: {last[:200]}", seconds
-    header = f"{date}, {about}; commit {commit}, load average {load:.1f} to {os.getloadavg()[0]:.1f}, {seconds:.0f} s"
-    text = f"{header}\n$ {benchmark.command}\n{printed}"
     temporary = folder / f"{benchmark.name}.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(folder / f"{benchmark.name}.txt")
+    temporary.write_text(printed, encoding="utf-8")
+    temporary.replace(folder / f"{benchmark.name}.json")
     return "done", seconds
 
 
@@ -147,62 +116,49 @@ def wait_for(process: subprocess.Popen[bytes], limit_s: float) -> bool:
                     process.wait(GRACE_S)
 
 
-def save_outcomes(path: Path, outcomes: dict[str, str]) -> None:
-    """Write one line for each benchmark, in their order. Keep the lines of those that were not run."""
-    recorded = load_outcomes(path) | outcomes
-    lines = [f"{bench.name:<20} {recorded[bench.name]}" for bench in BENCHMARKS if bench.name in recorded]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def save_outcomes(path: Path, outcomes: dict[str, Row]) -> None:
+    """Write a row for each benchmark, in their order. Keep the rows of those that were not run."""
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    found = {row["name"]: row for row in recorded} | outcomes
+    rows = [json.dumps(found[bench.name]) for bench in BENCHMARKS if bench.name in found]
+    path.write_text("[\n " + ",\n ".join(rows) + "\n]\n", encoding="utf-8")
 
 
-def load_outcomes(path: Path) -> dict[str, str]:
-    """Return the line of each benchmark in the last `make bench`, by its name."""
-    if not path.exists():
-        return {}
-    return {name: rest for name, rest in re.findall(r"^(\S+) +(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)}
-
-
-def run_all(chosen: list[Benchmark], folder: Path, minutes: float) -> bool:
+def run_all(chosen: list[Benchmark], minutes: float) -> bool:
     """Run the chosen benchmarks in turn within `minutes`. Return whether none failed."""
-    about, commit, start = describe_machine(), describe_commit(), time.monotonic()
-    folder.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, str] = {}
+    start = time.monotonic()
+    BENCH.mkdir(parents=True, exist_ok=True)
+    outcomes: dict[str, Row] = {}
     for bench in chosen:
         left = 60 * minutes - (time.monotonic() - start)
         print(f"== {bench.command}", flush=True)
         outcome, seconds = f"skipped: needs {bench.seconds:.0f} s, and {max(0, left):.0f} s were left", 0.0
         if left >= bench.seconds:
-            outcome, seconds = run(bench, folder, about, commit, min(left, LONGEST * bench.seconds))
-        outcomes[bench.name] = f"{seconds:>5.0f} s  {outcome}"
-        save_outcomes(folder / OUTCOMES, outcomes)
-        print(f"   {outcomes[bench.name].strip()}", flush=True)
-    print(f"\n{about}; commit {commit}")
-    for name, outcome in outcomes.items():
-        print(f"{name:<20} {outcome}")
-    took = time.monotonic() - start
-    done = sum(outcome.endswith(" s  done") for outcome in outcomes.values())
-    print(f"{done} of {len(outcomes)} done in {took / 60:.1f} minutes", flush=True)
-    return not any(" s  failed: " in outcome for outcome in outcomes.values())
+            outcome, seconds = run(bench, BENCH, min(left, LONGEST * bench.seconds))
+        named = {"name": bench.name, "command": bench.command}
+        outcomes[bench.name] = {**named, "outcome": outcome, "seconds": round(seconds)}
+        save_outcomes(LAST_RUN, outcomes)
+        print(f"   {seconds:.0f} s  {outcome}", flush=True)
+    done = sum(row["outcome"] == "done" for row in outcomes.values())
+    print(f"{done} of {len(outcomes)} done in {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
+    return not any(row["outcome"].startswith("failed: ") for row in outcomes.values())
 
 
 def main() -> None:
-    from benchmarks.goals import BENCH
-    from benchmarks.page import PAGE, write_page
-
     names = [bench.name for bench in BENCHMARKS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, metavar="NAME", help="of: " + ", ".join(names)
     )
     parser.add_argument("--minutes", type=float, default=39.0, help="after which nothing more is measured")
     given = parser.parse_args()
     try:
-        succeeded = run_all([bench for bench in BENCHMARKS if bench.name in given.only], BENCH, given.minutes)
+        succeeded = run_all([bench for bench in BENCHMARKS if bench.name in given.only], given.minutes)
     finally:
-        write_page()
-        print(f"{PAGE.relative_to(ROOT)} is written from {BENCH.relative_to(ROOT)}/", flush=True)
+        write_pages()
+        print(f"{DOCS.relative_to(ROOT)}/ is written from {BENCH.relative_to(ROOT)}/", flush=True)
     sys.exit(not succeeded)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

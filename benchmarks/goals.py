@@ -1,52 +1,16 @@
-"""The goals of the project in figures, and how each is read from the recorded output of a benchmark."""
+"""The goals of the project in figures, and how each is read from the result of a benchmark."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent / "results"
-BENCH = RESULTS / "bench"  # what `make bench` wrote last
+from benchmarks.recording import Result
 
-
-class NotMeasuredError(Exception):
-    """A figure is not in the recorded output."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """A recorded output: the line about its date and machine, the command, and what was printed."""
-
-    header: str
-    command: str
-    text: str
-
-    @property
-    def date(self) -> str:
-        return self.header[:10]
-
-    def find(self, pattern: str) -> tuple[str, ...]:
-        """Return the groups of the first match of `pattern`, in which ^ and $ match at lines."""
-        found = re.search(pattern, self.text, re.MULTILINE)
-        if found is None:
-            raise NotMeasuredError(pattern)
-        return tuple(group or "" for group in found.groups())
-
-    def find_all(self, pattern: str) -> list[tuple[str, ...]]:
-        return [tuple(group or "" for group in found.groups()) for found in re.finditer(pattern, self.text, re.M)]
-
-
-def load(name: str) -> Result:
-    """Read the output of the last `make bench`. If it has none of `name`, read that of a longer study.
-
-    "study/NAME" is always the longer study.
-    """
-    paths = BENCH / f"{name}.txt", RESULTS / f"{name.removeprefix('study/')}.txt"
-    for path in paths:
-        if path.exists():
-            header, command, text = path.read_text(encoding="utf-8").split("\n", 2)
-            return Result(header, command.removeprefix("$ "), text)
-    raise NotMeasuredError(name)
+SETTINGS = ONE, TWO_AT_A_TIME, TWO = (
+    "1 worker a trial, 1 at a time",
+    "1 worker a trial, 2 at a time",
+    "2 workers a trial, 1 at a time",
+)
+ERRORS = {"fp32": 5e-6, "fp16": 5e-3, "bf16": 2e-2}  # the goals of accumulated gradients
 
 
 @dataclass(frozen=True)
@@ -58,42 +22,29 @@ class Figure:
     reached: bool | None
 
 
-Numbers = list[tuple[str, str, str, Callable[[Result], Figure]]]
+Measure = Callable[[Result], Figure]
 
 
-def find_turnaround(result: Result, kind: str, side: str) -> dict[str, float]:
-    """Return the figures of `side` in the block `kind` of trial_turnaround's output. Times are in seconds."""
-    _, _, block = result.text.partition(f"{kind}\n")
-    row = Result("", "", block.partition("\n\n")[0]).find(
-        rf"^ +{side} +\d+ +([\d.]+) +\d+ +([\d.]+) s +(\d+) ms(?: +(\d+) to (\d+) ms)?"
-    )
-    rate, first, middle, low, high = (float(cell) if cell else float("nan") for cell in row)
-    return {"rate": rate, "first": first, "gap": middle / 1e3, "low": low / 1e3, "high": high / 1e3}
+def measure_gap(setting: str, most_ms: float) -> Measure:
+    """Return the measure of the time between two trials."""
 
-
-ONE, TWO_AT_A_TIME, TWO = (
-    "1 worker a trial, 1 at a time",
-    "1 worker a trial, 2 at a time",
-    "2 workers a trial, 1 at a time",
-)
-
-
-def measure_gap(kind: str, most_ms: float) -> Callable[[Result], Figure]:
     def measure(result: Result) -> Figure:
-        found = find_turnaround(result, kind, "search")
-        low, high = 1e3 * found["low"], 1e3 * found["high"]
-        spread = f"quartiles {low:.0f} to {high:.0f} ms" if low == low else "one run"
-        return Figure(f"{1e3 * found['gap']:.0f} ms", spread, 1e3 * found["gap"] <= most_ms)
+        row = result.find_row("turnaround", setting=setting, side="search")
+        spread = f"quartiles {row['gap_low']:g} to {row['gap_high']:g} ms"
+        return Figure(f"{row['gap']:g} ms", spread, row["gap"] <= most_ms)
 
     return measure
 
 
-def measure_ratio(key: str, is_good: Callable[[float], bool], digits: int) -> Callable[[Result], Figure]:
-    """Compare Searchlight with Ray's recipe in all three settings."""
+def measure_ratio(column: str, is_good: Callable[[float], bool], digits: int) -> Measure:
+    """Return the comparison of Searchlight with Ray's recipe in all three settings."""
 
     def measure(result: Result) -> Figure:
-        kinds = (ONE, TWO_AT_A_TIME, TWO)
-        ratios = [find_turnaround(result, k, "search")[key] / find_turnaround(result, k, "recipe")[key] for k in kinds]
+        ours, recipe = (
+            [result.find_row("turnaround", setting=setting, side=side)[column] for setting in SETTINGS]
+            for side in ("search", "recipe")
+        )
+        ratios = [a / b for a, b in zip(ours, recipe, strict=True)]
         value = f"{min(ratios):.{digits}f} to {max(ratios):.{digits}f}x"
         return Figure(value, "three settings, one run each", all(map(is_good, ratios)))
 
@@ -101,107 +52,103 @@ def measure_ratio(key: str, is_good: Callable[[float], bool], digits: int) -> Ca
 
 
 def measure_loops(result: Result) -> Figure:
-    ours = find_turnaround(result, ONE, "search")["rate"]
-    loop, apart = (ours / find_turnaround(result, ONE, side)["rate"] for side in ("optuna", "process"))
-    return Figure(f"{apart:.0f}x with a process per trial; {loop:.2g}x without", "one run", None)
+    ours, loop, apart = (
+        result.find_row("turnaround", setting=ONE, side=side)["per_minute"] for side in ("search", "optuna", "process")
+    )
+    return Figure(f"{ours / apart:.0f}x with a process per trial; {ours / loop:.2g}x without", "one run", None)
 
 
 def measure_driver(result: Result) -> Figure:
-    first, last, ratio = result.find(r"^driver, CPU time per report: ([\d.]+) ms.*?, ([\d.]+) ms.*: ([\d.]+)x")
-    return Figure(f"{ratio}x: {first} ms, then {last} ms", "means of 100 trials", float(ratio) <= 1.2)
+    row = result.find_row("driver")
+    value = f"{row['ratio']:.2f}x: {row['first']:.1f} ms, then {row['last']:.1f} ms"
+    return Figure(value, "means of 100 trials", row["ratio"] <= 1.2)
 
 
 def measure_overhead(result: Result) -> Figure:
-    _, _, block = result.text.partition("tiny, plain:")
-    sides = Result("", "", block.partition("\ntiny, clip")[0])
-    added = {name: sides.find(rf"^  {name} +[\d.]+ us +[+-][\d.]+ us +([+-][\d.]+) %")[0] for name in PEERS_OF_UPDATE}
-    ours, fabric, noise = (float(added[name]) for name in PEERS_OF_UPDATE)
+    ours, fabric, noise = (
+        result.find_row("updates", model="tiny", row="plain", loop=loop)["added_share"]
+        for loop in ("Searchlight", "Fabric", "raw, again")
+    )
     return Figure(f"{ours:+.0f} %; Fabric {fabric:+.0f} %", f"noise {noise:+.1f} %", ours <= 12 and ours < fabric)
-
-
-PEERS_OF_UPDATE = ("Searchlight", "Fabric", "raw, again")
 
 
 def measure_errors(result: Result) -> Figure:
     errors = {}
-    for precision in ("fp32", "fp16", "bf16"):
-        row = result.find(rf"^\| Searchlight, {precision} +\| +(\S+) \| +(\S+) \| +(\S+) \| +(\S+) \|")
-        errors[precision] = max(map(float, row))
+    for precision in ERRORS:
+        row = result.find_row("errors", trainer=f"Searchlight, {precision}")
+        errors[precision] = max(error for name, error in row.items() if name != "trainer")
     value = ", ".join(f"{precision} {error:.1e}" for precision, error in errors.items())
-    goals = {"fp32": 5e-6, "fp16": 5e-3, "bf16": 2e-2}
-    return Figure(value, "largest of four windows", all(errors[name] <= goal for name, goal in goals.items()))
+    return Figure(value, "largest of four windows", all(errors[name] <= goal for name, goal in ERRORS.items()))
 
 
 def measure_tracking(result: Result) -> Figure:
-    row = r"^  {}.*? s +([+-][\d.]+) %"
-    default, server = (float(result.find(row.format(name))[0]) for name in ("SQLite", "mlflow server"))
+    default, server = (
+        result.find_row("stores", store=store)["longer"] for store in ("SQLite, the default", "mlflow server")
+    )
     return Figure(f"{default:+.1f} %; {server:+.1f} %", "one run each", default <= 1 and server <= 2)
 
 
 def measure_suggestion(result: Result) -> Figure:
-    median, low, high = result.find(r"^suggestion +2000 median ([\d.]+) ms, quartiles ([\d.]+) to ([\d.]+) ms")
-    return Figure(f"{median} ms", f"quartiles {low} to {high} ms", float(median) <= 50)
+    row = result.find_row("suggestions", trials=2000)
+    return Figure(f"{row['median']:.1f} ms", f"quartiles {row['low']:.1f} to {row['high']:.1f} ms", row["median"] <= 50)
 
 
 def measure_busy(result: Result) -> Figure:
-    trials, gangs = result.find(r" (\d+) trials of \d+ s .* over (\d+) gangs")
-    share = result.find(r"^utilisation +([\d.]+) %")[0]
-    return Figure(f"{share} % of {gangs} gangs, {trials} trials", "one run", float(share) >= 95)
+    row = result.find_row("search")
+    share = row["busy_of_each_gang"]
+    return Figure(f"{share:.1f} % of {row['gangs']} gangs, {row['trials']} trials", "one run", share >= 95)
 
 
-def measure_liquid(names: tuple[str, ...], goal: float) -> Callable[[Result], Figure]:
+def measure_liquid(cells: tuple[str, ...], goal: float) -> Measure:
+    """Return the comparison of cells with those of ncps."""
+
     def measure(result: Result) -> Figure:
-        ratios, spreads = [], list[float]()
-        for name in names:
-            (rest,) = result.find(rf"^{name} +[\d.]+ +[\d.]+ +(.*ncps.*)$")
-            for ratio, low, high in re.findall(r"([\d.]+)x (?:\(([\d.]+) to ([\d.]+)\) )?ncps", rest):
-                ratios.append(float(ratio))
-                spreads += [float(low), float(high)] if low else []
-        spread = f"quartiles {min(spreads):.1f} to {max(spreads):.1f}x" if spreads else "medians of 30 turns"
+        rows = [row for cell in cells for row in result.find_rows("ratios", cell=cell) if "ncps" in row["peer"]]
+        ratios = [row["ratio"] for row in rows]
+        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
         ends = dict.fromkeys(f"{end:.1f}" for end in (min(ratios), max(ratios)))
-        return Figure(f"{' to '.join(ends)}x", spread, min(ratios) >= goal)
+        return Figure(f"{' to '.join(ends)}x", f"quartiles {low:.1f} to {high:.1f}x", min(ratios) >= goal)
 
     return measure
 
 
-def measure_quality(kind: str, most: float) -> Callable[[Result], Figure]:
+def measure_quality(against: str, most: float) -> Measure:
+    """Return the time of the default to the final value of a side, on problems that were held out."""
+
     def measure(result: Result) -> Figure:
-        share, low, high = result.find(rf"^ +hyperband, {kind}: .*time ([\d.]+|inf) \[([\d.]+), (\S+)\] \[")
-        return Figure(f"{share} of its time", f"95 % over seeds: {low} to {high}", float(share) <= most)
+        row = result.find_row("measures", side="hyperband", problems="held out", against=against)
+        share, low, high = (float(row[f"time{end}"]) for end in ("", "_seeds_low", "_seeds_high"))
+        return Figure(f"{share:.2f} of its time", f"95 % over seeds: {low:.2f} to {high:.2f}", share <= most)
 
     return measure
 
 
 def measure_picks(result: Result) -> Figure:
-    _, _, block = result.text.partition("\nnoise 1 spreads, 6 confirming runs")
-    without, share = Result("", "", block).find(r"^mean +([\d.]+)% +([\d.]+)% ")
-    return Figure(
-        f"{share} %; {without} % without confirming runs", "13 problems, 400 searches each", float(share) <= 12
-    )
+    row = result.find_row("problems", noise=1, runs=6, problem="mean")
+    value = f"{row['worse']:.1f} %; {row['worse_without']:.1f} % without confirming runs"
+    return Figure(value, "13 problems, 400 searches each", row["worse"] <= 12)
 
 
-def measure_make_search(result: Result) -> Figure:
-    minutes, seconds = result.find(r"^\d+ completed.* in (\d+):(\d+)$")
-    return Figure(f"{minutes}:{seconds} min", "one run", 60 * int(minutes) + int(seconds) <= 180)
+def measure_duration(table: str, most_s: float, **chosen: object) -> Measure:
+    """Return the measure of the duration in a row of a table."""
 
-
-def measure_checks(name: str, most_min: float) -> Callable[[Result], Figure]:
     def measure(result: Result) -> Figure:
-        minutes, seconds = result.find(rf"^{name} +(\d+):(\d+) min  passed$")
-        return Figure(f"{minutes}:{seconds} min", "one run", int(minutes) + int(seconds) / 60 <= most_min)
+        seconds = result.find_row(table, **chosen)["duration"]
+        return Figure(f"{seconds // 60:.0f}:{seconds % 60:02.0f} min", "one run", seconds <= most_s)
 
     return measure
 
 
-NUMBERS: Numbers = [
+# The figure, its goal, the result that has it, and its measure.
+GOALS: list[tuple[str, str, str, Measure]] = [
     ("from one trial's end to the next one's first update, 1 worker", "at most 50 ms", "trial_turnaround",
      measure_gap(ONE, 50)),
     ("the same with 2 workers per trial", "at most 100 ms", "trial_turnaround", measure_gap(TWO, 100)),
     ("tiny trials per minute, against Ray's recipe", "150x", "trial_turnaround",
-     measure_ratio("rate", lambda ratio: ratio >= 150, 0)),
+     measure_ratio("per_minute", lambda ratio: ratio >= 150, 0)),
     ("the same against a loop of Optuna in one process", "no goal", "trial_turnaround", measure_loops),
     ("time to the first report, against Ray's recipe", "at most 0.7x", "trial_turnaround",
-     measure_ratio("first", lambda ratio: ratio <= 0.7, 2)),
+     measure_ratio("first_report", lambda ratio: ratio <= 0.7, 2)),
     ("CPU time that an update adds to a hand-written loop, MLP 32-32-4", "at most 12 %, less than Fabric",
      "update_overhead", measure_overhead),
     ("relative error of the gradient of a window", "fp32 5e-6, fp16 5e-3, bf16 2e-2", "accumulation_error",
@@ -214,12 +161,13 @@ NUMBERS: Numbers = [
     ("CfC, tokens per second against ncps", "4x", "liquid_speed", measure_liquid(("CfC",), 4)),
     ("liquid cell in scan mode, against CfC of ncps", "12x", "liquid_speed", measure_liquid(("Liquid",), 12)),
     ("time to the final value of Ray's recipe, simulated, held-out problems", "at most 0.35", "search_quality",
-     measure_quality("held out", 0.35)),
+     measure_quality("ray", 0.35)),
     ("the same against the best peer of each problem", "at most 0.7", "search_quality",
-     measure_quality("held out, best peer", 0.7)),
+     measure_quality("best peer", 0.7)),
     ("picks that are worse than the defaults, simulated", "at most 12 % of searches", "confirmation", measure_picks),
-    ("`make search` on two cores", "at most 3 min", "arc_best", measure_make_search),
-    ("`make test` on two cores", "at most 8 min", "check_durations", measure_checks("make test", 8)),
+    ("`make search` on two cores", "at most 3 min", "arc_best", measure_duration("search", 180)),
+    ("`make test` on two cores", "at most 8 min", "check_durations",
+     measure_duration("targets", 480, target="make test")),
     ("the whole check of a commit, lint and slow tests included", "at most 25 min", "check_durations",
-     measure_checks("all", 25)),
+     measure_duration("targets", 1500, target="all")),
 ]  # fmt: skip

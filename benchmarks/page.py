@@ -1,33 +1,22 @@
-"""Write the tables of docs/benchmarks.md from the recorded output of the benchmarks.
+"""Write the generated parts of the pages in docs/ from the results of the benchmarks.
 
-The text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced; the rest of the page is written by hand.
+The text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced; the rest of a page is written by hand.
 
     python benchmarks/page.py
 """
 
+import json
 import re
-import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone need not be installed
 
-from benchmarks.goals import (
-    BENCH,
-    NUMBERS,
-    ONE,
-    TWO,
-    TWO_AT_A_TIME,
-    Figure,
-    NotMeasuredError,
-    Result,
-    find_turnaround,
-    load,
-)
+from benchmarks.goals import GOALS, SETTINGS, Figure
+from benchmarks.recording import BENCH, ROOT, NotMeasuredError, Result, Row, load_result
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs"
 MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
 
@@ -54,18 +43,75 @@ STUDIES = {
     "check_durations": "25 min",
 }
 
+Render = Callable[[], list[str]]
 
-def render_table(head: list[str], rows: list[list[str]], numeric: int = 0) -> list[str]:
+
+def render_table(head: Sequence[str], rows: Sequence[Sequence[str]], numeric: int = 0) -> list[str]:
     """Render a Markdown table, of which the last `numeric` columns are aligned to the right."""
     rule = ["---"] * (len(head) - numeric) + ["---:"] * numeric
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
 
-def render_numbers() -> list[str]:
+def render_source(result: Result) -> str:
+    return f"`{result.command}`: {result.source}."
+
+
+def format_value(value: object) -> str:
+    """Format a figure as it is stored, with separators of thousands. None is an empty cell."""
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def format_column(values: Sequence[object]) -> list[str]:
+    """Format the cells of a column, with as many decimals as the longest of its floats has."""
+    cells = [format_value(value) for value in values]
+    floats = [cell for cell, value in zip(cells, values, strict=True) if isinstance(value, float)]
+    decimals = max((len(cell.partition(".")[2]) for cell in floats), default=0)
+    if decimals > 4 or any("e" in cell for cell in floats):
+        return cells
+    return [f"{value:,.{decimals}f}" if isinstance(value, float) else format_value(value) for value in values]
+
+
+def render_figures(result: Result) -> list[str]:
+    """Render all tables of a result, with the units of their columns."""
+
+    def label(column: str) -> str:
+        unit = result.units.get(column)
+        return column.replace("_", " ") + (f", {unit}" if unit else "")
+
+    lines: list[str] = []
+    for name, table in result.figures.items():
+        if isinstance(table, dict):
+            rows = [[label(key), format_value(each)] for key, each in table.items()]
+            lines += ["", *render_table([name.replace("_", " "), "value"], rows, 1)]
+            continue
+        columns = {column: [row.get(column) for row in table] for row in table for column in row}
+        texts = {name for name, values in columns.items() if all(isinstance(each, str | None) for each in values)}
+        names = sorted(columns, key=lambda name: name not in texts)
+        cells = list(zip(*(format_column(columns[name]) for name in names), strict=True))
+        lines += ["", *render_table([label(name) for name in names], cells, len(names) - len(texts))]
+    return lines[1:]
+
+
+def show(name: str, source: bool = False) -> Render:
+    """Return the renderer of all tables of a result, or of the lines that a program printed."""
+
+    def render() -> list[str]:
+        result = load_result(name)
+        head = [render_source(result), ""] if source else []
+        if result.printed:
+            return [*head, "```", *result.printed, "```"]
+        return [*head, *([f"{result.about}:", ""] if result.about else []), *render_figures(result)]
+
+    return render
+
+
+def render_goals() -> list[str]:
     rows = []
-    for what, goal, name, measure in NUMBERS:
+    for what, goal, name, measure in GOALS:
         try:
-            result = load(name)
+            result = load_result(name)
             figure, source = measure(result), f"`{name.removeprefix('study/')}`, {result.date}"
         except NotMeasuredError:
             figure, source = Figure("not measured", "", None), ""
@@ -74,19 +120,23 @@ def render_numbers() -> list[str]:
     return render_table(["figure", "goal", "measured", "spread", "reached", "result"], rows)
 
 
+def render_last_run() -> list[str]:
+    recorded = json.loads((BENCH / "last_run.json").read_text(encoding="utf-8"))
+    rows = [[f"`{row['command']}`", row["outcome"], f"{row['seconds']:.0f} s"] for row in recorded]
+    rows.append(["all", "", f"{sum(row['seconds'] for row in recorded) / 60:.1f} min"])
+    return render_table(["command", "outcome of the last `make bench`", "took"], rows, 1)
+
+
 def render_turnaround() -> list[str]:
-    result, rows = load("trial_turnaround"), []
+    result, rows = load_result("trial_turnaround"), []
     names = {"search": "Searchlight", "recipe": "Ray's recipe", "inline": "Tune alone, without workers of its own"}
     names |= {"optuna": "Optuna in one process", "process": "Optuna, a process per trial"}
-    for kind in (ONE, TWO_AT_A_TIME, TWO):
-        for side, name in names.items():
-            try:
-                found = find_turnaround(result, kind, side)
-            except NotMeasuredError:  # not each side runs in each setting
-                continue
-            cells = [format_s(found[key]) for key in ("first", "gap")]
-            spread = "" if found["low"] != found["low"] else f"{format_s(found['low'])} to {format_s(found['high'])}"
-            rows.append([kind if side == "search" else "", name, f"{found['rate']:.3g}", *cells, spread])
+    for setting in SETTINGS:
+        found = {row["side"]: row for row in result.find_rows("turnaround", setting=setting)}
+        for side, row in ((side, found[side]) for side in names if side in found):
+            gap, low, high = (format_s(row[name] / 1e3) for name in ("gap", "gap_low", "gap_high"))
+            cells = [f"{row['per_minute']:.3g}", format_s(row["first_report"]), gap, f"{low} to {high}"]
+            rows.append([setting if side == "search" else "", names[side], *cells])
     head = ["setting", "side", "trials per minute", "to the first report", "between two trials", "quartiles"]
     return [*render_table(head, rows, 4), "", render_source(result)]
 
@@ -95,38 +145,33 @@ def format_s(seconds: float) -> str:
     return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def render_source(result: Result) -> str:
-    return f"`{result.command}`: {result.header}."
-
-
 def render_target() -> list[str]:
-    result = load("time_to_target")
-    side = rf"({'|'.join(SIDES)})"
-    means = result.find_all(rf"^{side} +\d+ +(\d+) s +([\d.]+) +([\d.]+) +([\d.]+) +(\d+) +(\d+) +(\d+)$")
+    result = load_result("time_to_target")
     rows = [
-        [name, f"{first} s", f"{float(loss):.3f}", f"{a} to {b}", *more] for name, first, loss, a, b, *more in means
+        [
+            row["side"],
+            f"{row['first_choice']:.0f} s",
+            f"{row['loss']:.3f}",
+            f"{row['loss_low']:.3f} to {row['loss_high']:.3f}",
+            *(f"{row[name]:.0f}" for name in ("trials", "whole", "epochs")),
+        ]
+        for row in result.find_rows("means")
     ]
     head = ["side", "first choice", "true loss at the end", "from, to", "trials", "trained to the end", "epochs"]
-    run = rf"^{side} +(\d+) +(\d+ s|never) +(\S+) +(\d+ s|never) +\d+ +\d+ +(\d+) +([\d.]+) to ([\d.]+)$"
-    runs = {
-        (name, seed): (loss, reached, int(epochs)) for name, seed, _, loss, reached, epochs, *_ in result.find_all(run)
-    }
-    loads = [float(load) for found in result.find_all(run) for load in found[6:]]
-    seeds = sorted({seed for _, seed in runs})
-    if not runs or len(runs) < len(SIDES) * len(seeds):
-        raise NotMeasuredError("a run of each side under each seed")
-    (setting,) = result.find(r"^(\d+ s on \d+ cores)")
-    ours, recipe, loop = ([runs[name, seed] for seed in seeds] for name in SIDES)
-    more_epochs = statistics.fmean(x[2] for x in ours) / max(1, statistics.fmean(x[2] for x in recipe))
+    ours, recipe, loop = (result.find_rows("runs", side=side) for side in SIDES)
+    if not len(ours) == len(recipe) == len(loop):
+        raise NotMeasuredError("Each side must have a run under each seed.")
+    more_epochs = sum(row["epochs"] for row in ours) / max(1, sum(row["epochs"] for row in recipe))
+    loads = [row[name] for row in result.find_rows("runs") for name in ("load_before", "load_after")]
     return [
-        f"Each side had {setting}:",
+        f"Each side had {result.about.partition(';')[0]}:",
         "",
         *render_table(head, rows, 6),
         "",
         f"- **Against the recipe**, Searchlight trained {more_epochs:.0f} times as many epochs. It had a choice as "
-        f"good as the recipe's last one after {list_cells(ours, 1)}; the recipe had this choice after "
-        f"{list_cells(recipe, 1)}. Searchlight ended lower under {count_lower(ours, recipe)} of {len(seeds)} seeds.",
-        f"- **Optuna alone** ended lower than Searchlight under {count_lower(loop, ours)} of {len(seeds)} seeds, and "
+        f"good as the recipe's last one after {list_times(ours)}; the recipe had this choice after "
+        f"{list_times(recipe)}. Searchlight ended lower under {count_lower(ours, recipe)} of {len(ours)} seeds.",
+        f"- **Optuna alone** ended lower than Searchlight under {count_lower(loop, ours)} of {len(ours)} seeds, and "
         f"lower than the recipe under {count_lower(loop, recipe)}.",
         f"- **Load average** during the runs: {min(loads)} to {max(loads)} on two cores.",
         "",
@@ -134,100 +179,139 @@ def render_target() -> list[str]:
     ]
 
 
-Outcome = tuple[str, str, int]
+def list_times(runs: Sequence[Row]) -> str:
+    times = [run.get("as_recipe") for run in runs]
+    return ", ".join("never" if seconds is None else f"{seconds:.0f} s" for seconds in times)
 
 
-def list_cells(runs: list[Outcome], column: int) -> str:
-    return ", ".join(str(run[column]) for run in runs)
-
-
-def count_lower(runs: list[Outcome], others: list[Outcome]) -> int:
-    """Count the seeds under which the loss of `runs` is lower. A side without a choice has "-"."""
-    losses = [
-        (float("inf") if loss == "-" else float(loss) for loss, *_ in pair) for pair in zip(runs, others, strict=True)
-    ]
-    return sum(first < second for first, second in losses)
+def count_lower(runs: Sequence[Row], others: Sequence[Row]) -> int:
+    """Count the seeds under which the loss of `runs` is lower. A side without a choice has no loss."""
+    first, second = ([run.get("loss") or float("inf") for run in of_side] for of_side in (runs, others))
+    return sum(a < b for a, b in zip(first, second, strict=True))
 
 
 def render_quality() -> list[str]:
-    result, rows = load("search_quality"), []
+    result, rows = load_result("search_quality"), []
     names = {"hyperband": "Searchlight", "asha": "Searchlight, `--scheduler asha`"}
     names["random"] = "random search + `ASHAScheduler`"
     names["optuna-hyperband"] = "Optuna's TPE with `HyperbandPruner`"
-    interval = r"\[([\d.]+), ([\d.]+)\]"
     for side, name in names.items():
-        ratio, low, high, a, b = result.find(rf"^ +{side}, all: final ratio ([\d.]+) {interval} {interval}")
-        rows.append([name, ratio, f"{low} to {high}", f"{a} to {b}"])
+        row = result.find_row("measures", side=side, problems="all", against="ray")
+        ratio, *ends = (
+            f"{row[f'final_ratio{end}']:.2f}" for end in ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+        )
+        rows.append([name, ratio, " to ".join(ends[:2]), " to ".join(ends[2:])])
     head = ["side", "share of the recipe's regret", "over seeds", "over seeds and problems"]
     return [*render_table(head, rows, 3), "", f"`{result.command}`, {result.date}."]
 
 
 def render_accumulation() -> list[str]:
-    result = load("accumulation_error")
-    error = r" +(\d\.\de[+-]\d+|no step) \|"
-    found = result.find_all(rf"^\| (\S.*?) +\|{4 * error}$")
-    rows = [[name, *map(format_error, cells)] for name, *cells in found]
+    result = load_result("accumulation_error")
+    columns = ("equal", "ragged", "tail", "next_epoch")
+    rows = [[row["trainer"], *(format_error(row[name]) for name in columns)] for row in result.find_rows("errors")]
     head = ["trainer", "equal micro-batches", "ragged", "last window, half full", "next epoch's first"]
-    versions = result.text.partition("\n")[0]
-    return [*render_table(head, rows, 4), "", f"{versions}. {render_source(result)}"]
+    return [*render_table(head, rows, 4), "", f"{result.about}. {render_source(result)}"]
 
 
-def format_error(error: str) -> str:
-    """Format a relative error as percent."""
-    if error == "no step":
+def format_error(error: float | None) -> str:
+    """Format a relative error as percent. None: the optimizer took no step."""
+    if error is None:
         return "**never applied**"
-    percent = 100 * float(error)
-    if percent < 1e-4:
+    if error < 1e-6:
         return "< 0.0001 %"
-    return f"{percent:.1g} %" if percent < 1 else f"**{percent:.0f} %**"
+    return f"{100 * error:.1g} %" if error < 0.01 else f"**{100 * error:.0f} %**"
 
 
 def render_liquid() -> list[str]:
-    result, rows = load("liquid_speed"), []
+    result, rows = load_result("liquid_speed"), []
     names = {"CfC": "CfC", "Liquid": "input-gated liquid cell, a scan", "NCP": "NCP wiring", "LIF": "LIF"}
-    for name, written in names.items():
-        tokens, ratios = result.find(rf"^{name} +[\d.]+ +([\d.]+) +(.*)$")
-        for times, spread, peer in re.findall(r"([\d.]+)x (?:\((.*?)\) )?(.*?)(?=, [\d.]+x |$)", ratios):
-            rows.append([written, f"{float(tokens):.0f}", peer, f"{times}x", spread])
+    for cell, name in names.items():
+        tokens = f"{result.find_row('cells', cell=cell)['tokens']:.0f}"
+        for row in result.find_rows("ratios", cell=cell):
+            spread = f"{row['low']:.1f} to {row['high']:.1f}"
+            rows.append([name, tokens, row["peer"], f"{row['ratio']:.1f}x", spread])
     head = ["cell", "thousand tokens/s", "the same elsewhere", "times as fast", "quartiles"]
     return [*render_table(head, rows, 2), "", render_source(result)]
 
 
-def render_output(name: str) -> Callable[[], list[str]]:
+def render_tracking_study() -> list[str]:
+    names = {"SQLite, the default": "SQLite, the default", "mlflow server": "`mlflow server`"}
+    rows = []
+    for store, name in names.items():
+        row = load_result("study/tracking_cost").find_row("stores", store=store)
+        cells = [f"{row['longer']:+.1f} %", f"{row['wait_at_end']:.1f} s", f"{row['calls_per_report']:.3f} ms"]
+        rows.append([name, *cells, f"{row['sender_cpu']:.1f} %"])
+    head = ["store", "the search takes longer by", "of that at its end", "a report, on Tune's event loop"]
+    return render_table([*head, "CPU of the threads that send to MLflow"], rows, 4)
+
+
+def render_importances() -> list[str]:
+    result = load_result("importances")
+    found, nothing = (result.find_rows("found", function=name) for name in ("three of six matter", "nothing matters"))
+    wrong = {row["trials"]: row["any_wrong"] for row in nothing}
+    rows = [
+        [str(row["trials"]), f"{row['lr']} %", f"{row['any_wrong']} %", f"{wrong[row['trials']]} %"] for row in found
+    ]
+    head = ["trials", "found: a learning rate that explains a third"]
+    head += ["found wrongly: one of three other parameters without effect"]
+    return render_table([*head, "found wrongly: one of six, if nothing matters"], rows)
+
+
+def render_confirmation(table: str, column: str, label: str, **chosen: object) -> Render:
+    """Return the renderer of a table of the figures of confirming runs, by `column` and number of runs."""
+
     def render() -> list[str]:
-        result = load(name)
-        return [render_source(result), "", "```", *result.text.strip("\n").splitlines(), "```"]
+        rows = [
+            [
+                format_value(row[column]),
+                str(row["runs"]),
+                *(f"{row[name]:.1f} %" for name in ("worse_without", "worse")),
+                *(f"{row[name]:.2f}" for name in ("bias_without", "bias")),
+                *(f"{row[name]:.1f} %" for name in ("pick_covered", "differences_covered")),
+                *(f"{row[name]:.3f}" for name in ("gain_without", "gain")),
+            ]
+            for row in load_result("confirmation").find_rows(table, **chosen)
+        ]
+        head = [label, "runs", "worse than the defaults, without", "with", "bias, without", "with", "pick covered"]
+        return render_table([*head, "differences covered", "gain, without", "with"], rows)
 
     return render
 
 
-def render_last_run() -> list[str]:
-    from benchmarks.bench import BENCHMARKS, OUTCOMES, load_outcomes
+def render_baselines(kind: str, peers: Sequence[str], runs: dict[str, str]) -> Render:
+    """Return the renderer of the errors of the liquid network by domain, beside those of two simple models."""
 
-    recorded = load_outcomes(BENCH / OUTCOMES)
-    rows = []
-    for bench in BENCHMARKS:
-        seconds, _, outcome = recorded.get(bench.name, "      not run yet").strip().partition(" s  ")
-        outcome, seconds = (outcome, f"{seconds} s") if outcome else (seconds, "")
-        rows.append([f"`{bench.command}`", outcome, seconds])
-    total = sum(float(line.split()[0]) for line in recorded.values())
-    rows.append(["all", "", f"{total / 60:.1f} min"])
-    return render_table(["command", "outcome of the last `make bench`", "took"], rows, 1)
+    def render() -> list[str]:
+        result = load_result("liquid_baselines")
+        rows = []
+        for first in result.find_rows("errors", run=next(iter(runs))):
+            cells = [first["domain"], *(f"{first[peer]:.4f}" for peer in peers)]
+            for run in runs:
+                row = result.find_row("errors", run=run, domain=first["domain"])
+                ends = ("end",) if run.endswith("at-once") else ("after", "end")
+                cells.append(", ".join(f"{row[name]:.4f}" for name in ends))
+            rows.append(cells)
+        return render_table([kind, *(peer if "-" in peer else f"`{peer}`" for peer in peers), *runs.values()], rows)
+
+    return render
 
 
 def render_studies() -> list[str]:
     rows = []
     for name, takes in STUDIES.items():
-        result = load(name)
+        result = load_result(f"study/{name}")
         command = result.command.partition(", with ")[0]  # scripts of earlier commits have options of their own
-        rows.append([f"`{name}.txt`", f"`{command}`", result.date, takes])
+        rows.append([f"`{name}.json`", f"`{command}`", result.date, takes])
     return render_table(["result", "command", "measured", "takes"], rows)
 
 
 OUTPUTS = ("scale", "suggestions", "tracking_cost", "update_overhead", "reduction_cost", "study_stores", "preflight",
-           "arc_speed", "lm")  # fmt: skip
-PARTS: dict[str, Callable[[], list[str]]] = {
-    "numbers": render_numbers,
+           "arc_speed", "lm", "turnaround_lm")  # fmt: skip
+QUOTED = ("arc_best", "arc_spread", "arc_ablation", "arc_families", "arc_answers", "arc_mixed", "arc_refinement",
+          "liquid_best", "liquid_speed_ncp", "continual", "plasticity", "soak")  # fmt: skip
+TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
+PARTS: dict[str, Render] = {
+    "numbers": render_goals,
     "last-run": render_last_run,
     "turnaround": render_turnaround,
     "target": render_target,
@@ -235,7 +319,19 @@ PARTS: dict[str, Callable[[], list[str]]] = {
     "accumulation": render_accumulation,
     "liquid": render_liquid,
     "studies": render_studies,
-    **{name: render_output(name) for name in (*OUTPUTS, "turnaround_lm")},
+    **{name: show(name, source=True) for name in OUTPUTS},
+    **{name: show(name) for name in QUOTED},
+    **{f"study/{name}": show(f"study/{name}") for name in ("liquid_speed", "lm", "preflight", "scale")},
+    "study/tracking_cost": render_tracking_study,
+    "importances": render_importances,
+    "confirmation": render_confirmation("problems", "noise", "noise", problem="mean"),
+    "confirmation_replays": render_confirmation("replays", "problem", "searched"),
+    "liquid_text": render_baselines(
+        "text", ("3-gram", "4-gram"), TEXTS | {"text-command, larger": "the third command, larger"}
+    ),
+    "liquid_series": render_baselines(
+        "series", ("ar", "ar_dt"), {"series-at-once": "all at once", "series-in-turn": "in turn"}
+    ),
 }
 
 
@@ -252,9 +348,13 @@ def render_page(page: str) -> str:
     return MARKED.sub(render, page)
 
 
-def write_page() -> None:
-    PAGE.write_text(render_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+def write_pages() -> None:
+    """Write all pages that have generated parts."""
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        if MARKED.search(page):
+            path.write_text(render_page(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_page()
+    write_pages()

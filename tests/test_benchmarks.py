@@ -1,6 +1,7 @@
 """Tests that benchmarks run, and that the documents say what they measured."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -10,95 +11,155 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.bench import Benchmark, wait_for
+from benchmarks.bench import Benchmark, save_outcomes, wait_for
 from benchmarks.bench import run as run_benchmark
-from benchmarks.goals import ONE, TWO, TWO_AT_A_TIME, Result, find_turnaround, load, measure_gap, measure_liquid
-from benchmarks.page import PARTS, render_page
+from benchmarks.goals import ONE, SETTINGS, TWO_AT_A_TIME, measure_gap, measure_liquid
+from benchmarks.page import PARTS, format_column, render_figures, render_page
+from benchmarks.recording import BENCH, RESULTS, NotMeasuredError, Result, get_quartiles, load_result, round_figures
+from benchmarks.recording import to_json as result_to_json
 
 ROOT = Path(__file__).resolve().parent.parent
-BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "<!-- generated: " in page.read_text("utf-8")]
 needs_peers = pytest.mark.skipif(
     any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),
     reason='what it compares with is not installed: pip install ".[bench]"',
 )
 
 
-def run(script: str, *arguments: str) -> str:
-    """What a benchmark prints."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def run(script: str, *arguments: str) -> Result:
+    """Return what a benchmark prints. It starts in another folder and without an installation."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd="/")
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return Result(**json.loads(done.stdout))
 
 
-def measured(name: str) -> str:
-    return (ROOT / "benchmarks" / "results" / f"{name}.txt").read_text(encoding="utf-8")
-
-
-def doc(name: str) -> str:
-    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-
-
-def find(pattern: str, text: str) -> list:
-    return re.findall(pattern, text, flags=re.MULTILINE)
+def build_result(figures: dict, **fields) -> Result:
+    return Result("python benchmarks/x.py", "2026-11-23", "a machine", figures, **fields)
 
 
 @needs_peers
 @pytest.mark.slow
 def test_accumulation_errors_equal_the_recorded_ones():
-    cells = r"^\| (\S.*?) +\|" + 4 * r" +(\d\S+|no step) \|" + "$"
-    recorded = {name: errors for name, *errors in find(cells, measured("bench/accumulation_error"))}
-    printed = {name: errors for name, *errors in find(cells, run("accumulation_error.py"))}
-    assert printed.keys() == recorded.keys()
-    assert len(printed) == 10
-    for name in printed:
-        for error, before in zip(printed[name], recorded[name], strict=True):
-            if error == "no step":
-                assert before == error
-            elif float(error) < 1e-6:  # rounding, which is not the same everywhere
-                assert float(before) < 1e-6
+    found, recorded = run("update/accumulation_error.py"), load_result("accumulation_error")
+    assert len(found.find_rows("errors")) == 10
+    for row, before in zip(found.find_rows("errors"), recorded.find_rows("errors"), strict=True):
+        assert row.keys() == before.keys()
+        for name, error in row.items():
+            if name == "trainer" or error is None:
+                assert error == before[name]
+            elif error < 1e-6:  # rounding, which is not the same everywhere
+                assert before[name] < 1e-6
             else:
-                assert float(error) == pytest.approx(float(before), rel=0.15), name
+                assert error == pytest.approx(before[name], rel=0.15), row["trainer"]
 
 
 @needs_peers
 @pytest.mark.slow
 def test_update_adds_less_to_a_plain_loop_than_accelerate():  # I88
-    printed = run("update_overhead.py", "--models", "tiny", "--rows", "plain", "--seconds", "3")
-    added = {name: float(us) for name, us in find(r"^  (\w+) .* us +([+-][\d.]+) us", printed)}
-    assert added["Searchlight"] < 0.6 * added["Accelerate"]
+    found = run("update/update_overhead.py", "--models", "tiny", "--rows", "plain", "--seconds", "3")
+    ours, peer = (found.find_row("updates", loop=loop)["added"] for loop in ("Searchlight", "Accelerate"))
+    assert ours < 0.6 * peer
 
 
 @pytest.mark.slow
 def test_sides_of_the_reduction_end_at_the_same_weights():
-    printed = run("reduction_cost.py", "--models", "tiny")
-    assert len(re.findall(r"Searchlight takes [\d.]+x of its least", printed)) == 3
+    rows = run("update/reduction_cost.py", "--models", "tiny").find_rows("windows")
+    assert sum("ours_to_least" in row for row in rows) == 3
 
 
-def test_page_equals_what_its_generator_writes():
-    assert render_page(BENCHMARKS) == BENCHMARKS, "run python benchmarks/page.py"
+@pytest.mark.slow
+def test_search_over_simulated_gangs_runs_to_its_end():
+    search = run("driver/scale.py", "--trials", "3", "--gangs", "3", "--seconds", "1").find_row("search")
+    assert (search["outcomes"], search["reports"]) == ("3 completed", 12)
+    assert 0 < search["busy_of_each_gang"] <= 100
 
 
-def test_page_has_each_part_once():
-    assert sorted(find(r"^<!-- generated: (\S+) -->$", BENCHMARKS)) == sorted(PARTS)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_equals_what_its_generator_writes(page):
+    text = page.read_text(encoding="utf-8")
+    assert "Not measured yet" not in text
+    assert render_page(text) == text, "run python benchmarks/page.py"
 
 
-def test_numbers_read_outputs_with_quartiles():
-    rows = "  search     200       430.4     1008        13.6 s       39 ms       35 to 44 ms  2.03 GiB"
-    gap = measure_gap(ONE, 50)(Result("", "", f"{ONE}\n   trials\n{rows}\n\n{TWO}\n"))
+def test_pages_have_each_part_once():
+    marked = [name for page in PAGES for name in re.findall(r"^<!-- generated: (\S+) -->$", page.read_text(), re.M)]
+    assert sorted(marked) == sorted(PARTS)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.json")), ids=lambda path: path.stem)
+def test_result_is_as_it_would_be_written(path):
+    text = path.read_text(encoding="utf-8")
+    if path.stem != "last_run":
+        assert result_to_json(Result(**json.loads(text))) == text
+
+
+def test_result_keeps_its_figures_and_circumstances():
+    figures = {"rows": [{"side": "a", "gap": 1.5}, {"side": "b", "gap": None}], "record": {"ratio": "inf"}}
+    result = build_result(figures, commit="abc", load=[0.5, 1.0], seconds=17.0, note="other work ran")
+    assert Result(**json.loads(result_to_json(result))) == result
+    assert result.source == "2026-11-23, a machine; commit abc, load average 0.5 to 1.0, 17 s; other work ran"
+    assert result.find_row("rows", side="b")["gap"] is None
+    with pytest.raises(NotMeasuredError, match="must have a row with"):
+        result.find_rows("rows", side="c")
+    with pytest.raises(NotMeasuredError, match=r"absent\.json must be in"):
+        load_result("absent")
+
+
+def test_figures_are_rounded_to_significant_digits():
+    given = {"a": [{"x": 12345.678, "n": 12345, "bad": float("nan")}], "b": {"y": float("inf"), "z": 0.00123456}}
+    rounded = {"a": [{"x": 12350.0, "n": 12345, "bad": None}], "b": {"y": "inf", "z": 0.001235}}
+    assert round_figures(given, 4) == rounded
+
+
+def test_quartiles_of_one_value_are_that_value():
+    assert get_quartiles([0.002], 1e3) == (2.0, 2.0, 2.0)
+    assert get_quartiles([1.0, 2.0, 3.0]) == (1.5, 2.0, 2.5)
+
+
+def test_tables_have_texts_first_and_equal_decimals():
+    rows = [{"count": 2000, "cell": "CfC", "ms": 1.5}, {"count": 3, "cell": "LTC", "ms": 0.25, "met": True}]
+    lines = render_figures(build_result({"cells": rows, "all": {"of_all": 7}}, units={"ms": "ms"}))
+    assert lines[:4] == [
+        "| cell | count | ms, ms | met |",
+        "| --- | ---: | ---: | ---: |",
+        "| CfC | 2,000 | 1.50 |  |",
+        "| LTC | 3 | 0.25 | yes |",
+    ]
+    assert lines[4:] == ["", "| all | value |", "| --- | ---: |", "| of all | 7 |"]
+    assert format_column([1e-7, 0.5, None]) == ["1e-07", "0.5", ""]
+
+
+def test_goals_read_results_with_quartiles():
+    row = {"setting": ONE, "side": "search", "gap": 39, "gap_low": 35, "gap_high": 44}
+    gap = measure_gap(ONE, 50)(build_result({"turnaround": [row]}))
     assert (gap.value, gap.spread, gap.reached) == ("39 ms", "quartiles 35 to 44 ms", True)
-    row = "Liquid  1.83  558.5   13.7x (13.0 to 14.1) ncps CfC, backbone 128, 10.2x (9.9 to 10.4) ncps CfC"
-    liquid = measure_liquid(("Liquid",), 12)(Result("", "", row))
+    ratios = [
+        {"cell": "Liquid", "peer": "ncps CfC, backbone 128", "ratio": 13.7, "low": 13.0, "high": 14.1},
+        {"cell": "Liquid", "peer": "ncps CfC", "ratio": 10.2, "low": 9.9, "high": 10.4},
+    ]
+    liquid = measure_liquid(("Liquid",), 12)(build_result({"ratios": ratios}))
     assert (liquid.value, liquid.spread, liquid.reached) == ("10.2 to 13.7x", "quartiles 9.9 to 14.1x", False)
 
 
-def test_benchmark_that_fails_keeps_its_earlier_output(tmp_path, capsys):
-    (tmp_path / "absent.txt").write_text("earlier")
-    outcome, _ = run_benchmark(Benchmark("absent.py", 1.0), tmp_path, "a machine", "a commit", 60.0)
+def test_benchmark_that_fails_keeps_its_earlier_result(tmp_path, capsys):
+    (tmp_path / "absent.json").write_text("earlier")
+    outcome, _ = run_benchmark(Benchmark("absent.py", 1.0), tmp_path, 60.0)
     assert outcome.startswith("failed: ")
     assert "absent.py" in capsys.readouterr().err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_outcomes_of_other_benchmarks_are_kept(tmp_path):
+    def save(name, outcome):
+        save_outcomes(tmp_path / "last_run.json", {name: {"name": name, "outcome": outcome}})
+
+    save("lm", "done")
+    save("scale", "failed: no room")
+    save("lm", "skipped")
+    rows = json.loads((tmp_path / "last_run.json").read_text())
+    assert [(row["name"], row["outcome"]) for row in rows] == [("scale", "failed: no room"), ("lm", "skipped")]
 
 
 def test_process_is_ended_at_its_time_limit():
@@ -108,129 +169,53 @@ def test_process_is_ended_at_its_time_limit():
 
 
 def test_readme_states_the_measured_time_between_trials():
-    result = load("trial_turnaround")
-    for kind in (ONE, TWO, TWO_AT_A_TIME):
-        ours, recipe = find_turnaround(result, kind, "search"), find_turnaround(result, kind, "recipe")
-        assert kind == TWO_AT_A_TIME or ours["gap"] < 0.1, (
+    result = load_result("trial_turnaround")
+    for setting in SETTINGS:
+        ours, recipe = (result.find_row("turnaround", setting=setting, side=side) for side in ("search", "recipe"))
+        assert setting == TWO_AT_A_TIME or ours["gap"] < 100, (
             "README's row `from one trial's end` must say more than 100 ms"
         )
         assert recipe["gap"] > 200 * ours["gap"], "README's row `from one trial's end` must say less than 200 times"
-    alone = find_turnaround(result, TWO_AT_A_TIME, "inline")
-    ours = find_turnaround(result, TWO_AT_A_TIME, "search")
-    assert 10 * alone["rate"] < ours["rate"], "README's row `from one trial's end` must say more than a tenth"
+    alone, ours = (result.find_row("turnaround", setting=TWO_AT_A_TIME, side=side) for side in ("inline", "search"))
+    told = "README's row `from one trial's end` must say more than a tenth"
+    assert 10 * alone["per_minute"] < ours["per_minute"], told
 
 
 def test_readme_states_which_side_suits_trials_of_seconds():
-    means = r"^(Searchlight|Optuna, one process) +\d+ +(\d+) s +[\d.]+ "
-    first = dict(load("time_to_target").find_all(means))
+    first = {row["side"]: row["first_choice"] for row in load_result("time_to_target").find_rows("means")}
     told = "README says that a loop of Optuna suits trials of seconds, since it has no start-up"
-    assert int(first["Optuna, one process"]) < int(first["Searchlight"]), told
+    assert first["Optuna, one process"] < first["Searchlight"], told
 
 
 def test_docs_tell_the_measured_quality_of_searches():
-    ratios = dict(find(r"^ +([\w-]+), all: final ratio ([\d.]+) ", measured("search_quality")))
-    assert all(ratios[side] in doc("search-quality") for side in ("hyperband", "asha", "random"))
+    page = (ROOT / "docs" / "search-quality.md").read_text(encoding="utf-8")
+    for side in ("hyperband", "asha", "random"):
+        row = load_result("search_quality").find_row("measures", side=side, problems="all", against="ray")
+        assert f"{row['final_ratio']:.2f}" in page
 
 
 def test_docs_tell_the_measured_cost_of_tracking():
-    results, told = measured("tracking_cost"), doc("mlflow").partition("## What it costs")[2]
-    row = r"^  (SQLite|mlflow server).*? s +([+-][\d.]+ %) +([\d.]+ s) +([\d.]+ ms) +[\d.]+ % +([\d.]+ %)"
-    found = find(row, results)
-    assert len(found) == 2
-    assert find(r"^\| `?(SQLite|mlflow server)`?.*? \| (.*) \| (.*) \| (.*) \| (.*) \|$", told) == found
-    (peer,) = re.findall(r"MLflowLoggerCallback, mlflow server: (\d+) ms", results)
-    assert f"{peer} ms" in told
-    for _, longer, *_ in found:
-        assert float(longer.removesuffix(" %")) <= 2.0, "what MLflow may take of a search's time"
-
-
-def test_docs_tell_the_measured_importances():
-    known, nothing = measured("importances").partition("\nnothing matters")[::2]
-    row = r"^ +(\d+) +(\d+)%(?: +\d+%){5} +(\d+)% "
-    wrong = {trials: share for trials, _, share in find(row, nothing)}
-    found = [(trials, told, share, wrong.get(trials, "-")) for trials, told, share in find(row, known)]
-    assert find(r"^\| (\d+) \| (\d+) % \| (\d+) % \| (\d+|-)(?: %)? \|$", doc("results")) == found
-    assert len(found) >= 3
-
-
-@pytest.mark.parametrize(
-    ("page", "name"),
-    [
-        ("arc", "arc_best"),
-        ("arc", "arc_spread"),
-        ("arc", "arc_ablation"),
-        ("arc", "arc_families"),
-        ("arc", "arc_answers"),
-        ("arc", "arc_mixed"),
-        ("arc", "arc_refinement"),
-        ("liquid", "liquid_best"),
-        ("liquid", "continual"),
-        ("liquid", "plasticity"),
-        ("liquid", "liquid_speed"),
-        ("lm", "lm"),
-        ("preflight", "preflight"),
-        ("scaling", "scale"),
-        ("reliability", "soak"),
-    ],
-)
-def test_docs_quote_the_measured_results(page, name):
-    printed = [line for line in measured(name).splitlines()[1:] if line and not line.startswith("$")]
-    assert printed
-    assert [line for line in doc(page).splitlines() if line in printed] == printed
-
-
-def test_docs_tell_the_measured_errors_of_the_liquid_network():
-    rows: dict[str, list[str]] = {}
-    for name, block in find(r"^([\w-]+): \d+ s of one core\n((?:.+\n)+?)\* below", measured("liquid_baselines")):
-        for line in block.splitlines()[2:]:
-            domain, *peers, after, end, _ = line.replace("*", "").split()
-            rows.setdefault(domain, peers[-2:]).append(after if name.endswith("at-once") else f"{after}, {end}")
-    table = [f"| {domain} | {' | '.join(cells)} |" for domain, cells in rows.items()]
-    assert len(table) == 10
-    assert [line for line in doc("liquid").splitlines() if line in table] == table
+    result = load_result("study/tracking_cost")
+    peer = result.find_row("callback")["per_report"]
+    assert f"{peer} ms" in (ROOT / "docs" / "mlflow.md").read_text(encoding="utf-8")
+    for row in result.find_rows("stores"):
+        assert row["longer"] <= 2.0, "what MLflow may take of a search's time"
 
 
 def test_ncp_is_compared_with_the_same_computation():
     liquid_speed = pytest.importorskip("benchmarks.models.liquid_speed")
-    sides = liquid_speed.contenders(2, 5, 12, torch.device("cpu"))
+    sides = liquid_speed.build_contenders(2, 5, 12, torch.device("cpu"))
     x = torch.randn(2, 5, 12)
     (peer,) = sides["NCP"].peers
     torch.testing.assert_close(sides["NCP"].run(x), sides[peer].run(x))
 
 
-@pytest.mark.slow
-def test_search_over_simulated_gangs_runs_to_its_end():
-    printed = run("scale.py", "--trials", "3", "--gangs", "3", "--seconds", "1")
-    assert "{'completed': 3}, 12 reports" in printed
-    (share,) = find(r"^utilisation +([\d.]+) %", printed)
-    assert 0 < float(share) <= 100
-
-
 def test_measured_results_reach_their_targets():
-    (share,) = find(r"^utilisation +([\d.]+) %", measured("scale"))
-    (latency,) = find(r"^suggestion +2000 median ([\d.]+) ms", measured("scale"))
-    assert float(share) >= 95
-    assert float(latency) <= 50
+    result = load_result("study/scale")
+    assert result.find_row("search")["busy_of_each_gang"] >= 95
+    assert result.find_row("suggestions", trials=2000)["median"] <= 50
 
 
-def test_docs_tell_what_confirming_runs_are_worth():
-    pattern = r"^noise ([\d.]+) spreads, (\d+) confirming runs.*\n((?:.+\n)+)"
-    mean = r"^mean +([\d.]+)% +([\d.]+)% +(\S+) +(\S+) +([\d.]+)% +([\d.]+)% +(\S+) +(\S+) "
-    found = [(noise, runs, *find(mean, block)[0]) for noise, runs, block in find(pattern, measured("confirmation"))]
-    assert len(found) == 6
-    percents = r" \| ([\d.]+) % \| ([\d.]+) %"
-    row = rf"^\| ([\d.]+) \| (\d+){percents} \| (\S+) \| (\S+){percents} \| (\S+) \| (\S+) \|$"
-    assert find(row, doc("confirmation")) == found
-
-
-def test_docs_tell_what_confirming_runs_are_worth_on_a_real_task():
-    number = r" +(\S+)"
-    found = []
-    for runs, block in find(r"^recorded trainings, (\d+) confirming runs.*\n((?:.+\n)+)", measured("confirmation")):
-        percents = r" +([\d.]+)% +([\d.]+)%"
-        for name, *figures in find(rf"^(\S.*?){percents}{number}{number}{percents}{number}{number} ", block):
-            found.append((name.strip(), runs, *figures))
-    assert len(found) == 8
-    percents = r" \| ([\d.]+) % \| ([\d.]+) %"
-    row = rf"^\| (\D.*?|60 .*?) \| (\d+){percents} \| (\S+) \| (\S+){percents} \| (\S+) \| (\S+) \|$"
-    assert find(row, doc("confirmation")) == found
+def test_every_benchmark_of_the_last_run_has_a_result():
+    rows = json.loads((BENCH / "last_run.json").read_text(encoding="utf-8"))
+    assert all((BENCH / f"{row['name']}.json").exists() for row in rows if row["outcome"] == "done")

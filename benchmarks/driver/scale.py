@@ -18,20 +18,50 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+import sqlalchemy
+from optuna.trial import FrozenTrial
+from ray.cluster_utils import Cluster
+from ray.tune.execution.class_cache import _ActorClassCache
 
-ROOT = Path(__file__).resolve().parents[2]
-MARKS = (100, 500, 1000, 2000)  # numbers of trials at which the time of a suggestion is printed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.driver.mlflow_server import MlflowServer
+from benchmarks.driver.simulated_gangs import StandIns
+from benchmarks.recording import ROOT, Row, Table, create_parser, describe_versions, print_result
+from searchlight.search.config import load_config
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.experiment import run
+from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.storage.postgres import PostgresBackend
+from searchlight.search.study.trial import get_reports, get_segments
+from searchlight.search.tracking.tracker import MLflowCallback
+
+MARKS = (100, 500, 1000, 2000)  # numbers of trials at which the time of a suggestion is measured
 REGISTRY = "ray::Registry"
 THOUSAND, HALF = 1000, 0.5
 EVERY = 50  # results between two samples of the registry
 AROUND = 100  # trials before a mark that its median is taken over
+
+UNITS = {
+    **dict.fromkeys(
+        ("trial_duration", "duration", "start_up", "driver_cpu", "mlflow_flush", "trial_for_1000_gangs"), "s"
+    ),
+    **dict.fromkeys(("busy_of_each_gang", "busy_of_all_gangs", "allowed_by_rounds", "registry_share_of_core"), "%"),
+    **dict.fromkeys(("result_median", "result_p95", "result_most", "driver_cpu_per_report"), "ms"),
+    **dict.fromkeys(("main_thread_per_report_at_last", "main_thread_per_report_at_first"), "ms"),
+    **dict.fromkeys(("main_thread_per_trial", "median", "p95", "most", "cpu"), "ms"),
+    **dict.fromkeys(("memory", "memory_at_first", "study_size", "mlflow_size", "trials_parquet_size"), "MiB"),
+    "trial_for_1000_gangs": "s",
+    "memory_per_trial": "KiB",
+    "registry_per_gang": "ms/s",
+}
 
 
 @dataclass
@@ -58,9 +88,6 @@ class Meter:
 
     def watch(self) -> None:
         """Wrap the methods of the searcher and the tracker."""
-        from searchlight.search.execution.searcher import StudySearcher
-        from searchlight.search.tracking.tracker import MLflowCallback
-
         suggest, finish, me = StudySearcher.suggest, MLflowCallback.finish, psutil.Process()
 
         def asked(searcher: Any, trial_id: str) -> Any:
@@ -112,10 +139,8 @@ class Meter:
 
 
 @contextmanager
-def ray_for(gangs: int) -> Iterator[None]:
+def start_ray(gangs: int) -> Iterator[None]:
     """Start a Ray node that announces resources for `gangs` gangs."""
-    from ray.cluster_utils import Cluster
-
     room = {"num_cpus": gangs, "memory": (gangs + 8) * 2**30, "object_store_memory": 2**28}
     cluster = Cluster(initialize_head=True, head_node_args={**room, "include_dashboard": False})
     os.environ["RAY_ADDRESS"] = cluster.address
@@ -125,24 +150,18 @@ def ray_for(gangs: int) -> Iterator[None]:
         cluster.shutdown()
 
 
-def stand_in(gangs: int) -> None:
+def replace_actors(gangs: int) -> None:
     """Replace Tune's actors by simulated gangs."""
-    from ray.tune.execution.class_cache import _ActorClassCache
-
-    from benchmarks.driver.simulated_gangs import StandIns
-
     made = StandIns(gangs)
     _ActorClassCache.get = lambda cache, trainable: made  # type: ignore[method-assign]
 
 
-def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
+def find_use(trials: Sequence[FrozenTrial], gangs: int, epoch_s: float) -> tuple[float, float, float]:
     """Return the seconds until all gangs had started, and two shares of the gangs' time that was training.
 
     The first share is of the time from the first start of a segment to the last end. The second is of the time between
     each gang's own first start and last end. It leaves out the last round, in which not all gangs have a trial.
     """
-    from searchlight.search.study.trial import get_reports, get_segments
-
     segments = [segment for trial in trials for segment in get_segments(trial)]
     reports = [report for trial in trials for report in get_reports(trial).values()]
     began, ended = dict[str, float](), dict[str, float]()
@@ -156,14 +175,11 @@ def used(trials: Any, gangs: int, epoch_s: float) -> tuple[float, float, float]:
     return max(began.values()) - min(segment["began"] for segment in segments), of_all, of_each
 
 
-def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
-    from searchlight.search.config import load_config
-    from searchlight.search.experiment import run
-    from searchlight.search.reporting.console.tables import create_console
-
+def measure(given: argparse.Namespace, folder: Path, uri: str) -> dict[str, Table]:
+    """Run the search and return its figures."""
     if uri:
         os.environ["MLFLOW_TRACKING_URI"] = uri
-    stand_in(given.gangs)
+    replace_actors(given.gangs)
     meter = Meter()
     meter.watch()
     config = load_config(
@@ -186,82 +202,91 @@ def measure(given: argparse.Namespace, folder: Path, uri: str) -> None:
     with open(os.devnull, "w") as quiet:
         result = run(config, create_console(sys.stderr if given.verbose else quiet))
     seconds = time.perf_counter() - start
-    tell(given, meter, result, config.local_path, seconds, before, uri)
+    suggestions = list(describe_suggestions(meter, given.trials))
+    search = {
+        "trials": given.trials,
+        "gangs": given.gangs,
+        "trial_duration": given.seconds,
+        "outcomes": ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items()),
+        "duration": seconds,
+        **(use := describe_use(result.searched.trials, given)),
+        **describe_driver(meter, before, given.gangs, use["reports"]),
+        **measure_sizes(given.study, config.local_path, uri),
+    }
+    # What a trial takes of the main thread: its suggestion and its reports.
+    reports = search["reports"] / given.trials
+    busy = (suggestions[-1]["cpu"] if suggestions else 0.0) + reports * search["main_thread_per_report_at_last"]
+    search |= {"main_thread_per_trial": busy, "trial_for_1000_gangs": THOUSAND * busy / HALF / 1e3}
+    return {"search": search, "suggestions": suggestions}
 
 
-def tell(
-    given: argparse.Namespace, meter: Meter, result: Any, folder: Path, seconds: float, before: int, uri: str
-) -> None:
-    from searchlight.search.study.trial import get_reports
+def describe_suggestions(meter: Meter, trials: int) -> Iterator[Row]:
+    """Yield the milliseconds of a suggestion at each number of trials."""
+    for mark in (mark for mark in MARKS if mark <= trials):
+        near = [(wall, cpu) for number, wall, cpu in meter.asked if mark - AROUND < number <= mark]
+        cpu = 1e3 * statistics.median(cpu for _, cpu in near)
+        yield {"trials": mark, **describe_spread([wall for wall, _ in near]), "cpu": cpu}
 
-    trials = result.searched.trials
-    reports = sum(len(get_reports(trial)) for trial in trials)
-    started, of_all, of_each = used(trials, given.gangs, float(os.environ["SCALE_EPOCH_S"]))
-    print(f"outcomes          {dict(result.outcomes)}, {reports} reports, {seconds:.0f} s in all")
-    print(f"start-up          {started:.1f} s until all gangs had a trial")
-    print(f"utilisation       {100 * of_each:.1f} % of a gang's time from its first trial to its last")
-    most = given.trials / (-(-given.trials // given.gangs) * given.gangs)
-    allowed = f", and {given.trials} trials allow {100 * most:.1f} %" if given.scheduler == "none" else ""
-    print(f"                  {100 * of_all:.1f} % of all from the first to the last of the search{allowed}")
-    own = 0.0
-    for mark in (mark for mark in MARKS if mark <= given.trials):
-        near = [(wall, own) for number, wall, own in meter.asked if mark - AROUND < number <= mark]
-        own = 1e3 * statistics.median(own for _, own in near)
-        print(f"suggestion {mark:>6} {spread([wall for wall, _ in near])}; CPU {own:.0f} ms")
-    print(f"result            {spread(meter.heard)} in the searcher")
+
+def describe_use(trials: Sequence[FrozenTrial], given: argparse.Namespace) -> Row:
+    """Return the number of reports, and how long and how much the gangs were busy."""
+    started, of_all, of_each = find_use(trials, given.gangs, given.seconds / given.epochs)
+    rounds = -(-given.trials // given.gangs)
+    use = {
+        "reports": sum(len(get_reports(trial)) for trial in trials),
+        "start_up": started,
+        "busy_of_each_gang": 100 * of_each,
+        "busy_of_all_gangs": 100 * of_all,
+    }
+    allowed = {"allowed_by_rounds": 100 * given.trials / (rounds * given.gangs)}
+    return use | (allowed if given.scheduler == "none" else {})
+
+
+def describe_driver(meter: Meter, memory: int, gangs: int, reports: int) -> Row:
+    """Return what the driver and the registry took. `memory` is that of the driver before the search, in bytes."""
     start, end = meter.stood[0], meter.stood[-1]
     cpu = end[1] - start[1]
-    print(f"driver            {cpu:.0f} s of CPU, {1e3 * cpu / reports:.1f} ms a report, in all of its threads")
     first, last = (1e3 * meter.per_result(*part) for part in ((0.0, 0.25), (0.75, 1.0)))
-    print(
-        f"  its main thread {last:.1f} ms a report in the last quarter, {first:.1f} in the first, without suggestions"
-    )
-    growth = (end[2] - start[2]) / max(1, end[3] - start[3])
-    memory = f"{end[2] / 2**20:.0f} MiB, {before / 2**20:.0f} at the start"
-    print(f"  its memory      {memory}; {growth / 2**10:.0f} KiB a trial")
-    (cpu, since), (cpu_now, now) = meter.registry[0], meter.registry[-1]
-    share = 100 * (cpu_now - cpu) / max(1e-9, now - since)
-    print(f"registry          {share:.0f} % of a core, {10 * share / given.gangs:.2f} ms a second for each gang")
-    print(f"study             {store_size(given.study, folder)}")
-    late = f"{meter.backlog} trials late at the end, {meter.flush_s:.1f} s until all was sent"
-    print(f"MLflow            {late}; {runs_size(uri, folder)}")
-    of_trial = own + reports / given.trials * last
-    print(
-        f"1,000 gangs       trials of {THOUSAND * of_trial / HALF / 1e3:.0f} s keep the driver's main thread half busy "
-        f"({of_trial:.0f} ms each)"
-    )
-    print(f"trials.parquet    {(folder / 'trials.parquet').stat().st_size / 2**20:.1f} MiB", flush=True)
+    (registry_before, since), (registry, until) = meter.registry[0], meter.registry[-1]
+    share = 100 * (registry - registry_before) / max(1e-9, until - since)
+    return {
+        **{f"result_{name}": value for name, value in describe_spread(meter.heard).items()},
+        "driver_cpu": cpu,
+        "driver_cpu_per_report": 1e3 * cpu / reports,
+        "main_thread_per_report_at_last": last,
+        "main_thread_per_report_at_first": first,
+        "memory": end[2] / 2**20,
+        "memory_at_first": memory / 2**20,
+        "memory_per_trial": (end[2] - start[2]) / max(1, end[3] - start[3]) / 2**10,
+        "registry_share_of_core": share,
+        "registry_per_gang": 10 * share / gangs,
+        "mlflow_backlog": meter.backlog,
+        "mlflow_flush": meter.flush_s,
+    }
 
 
-def spread(seconds: list[float]) -> str:
-    """Format the median, 95th percentile and maximum, in milliseconds."""
+def describe_spread(seconds: list[float]) -> Row:
+    """Return the median, the 95th percentile and the maximum, in milliseconds."""
     ordered = sorted(1e3 * each for each in seconds)
     p95 = ordered[int(0.95 * (len(ordered) - 1))]
-    return f"median {statistics.median(ordered):.1f} ms, p95 {p95:.0f} ms, most {ordered[-1]:.0f} ms"
+    return {"median": statistics.median(ordered), "p95": p95, "most": ordered[-1]}
 
 
-def store_size(study: str, folder: Path) -> str:
+def measure_sizes(study: str, folder: Path, uri: str) -> Row:
+    """Return the sizes of the study, of trials.parquet, and of MLflow's database if it is not a server's, in MiB."""
+    mlflow = {} if uri else {"mlflow_size": (folder.parent / "mlflow.db").stat().st_size / 2**20}
+    parquet = {"trials_parquet_size": (folder / "trials.parquet").stat().st_size / 2**20}
     if not study:
-        return f"a journal of {(folder / 'study.journal').stat().st_size / 2**20:.1f} MiB"
-    import sqlalchemy
-
-    from searchlight.search.storage.postgres import PostgresBackend
-
+        return {"study_size": (folder / "study.journal").stat().st_size / 2**20, **mlflow, **parquet}
     engine = sqlalchemy.create_engine(PostgresBackend(folder, study).engine_url)
     with engine.connect() as connection:
         size = connection.execute(sqlalchemy.text("SELECT pg_database_size(current_database())")).scalar_one()
     engine.dispose()
-    return f"PostgreSQL, {size / 2**20:.1f} MiB"
-
-
-def runs_size(uri: str, folder: Path) -> str:
-    if uri:
-        return "its database is the server's"
-    return f"its database has {(folder.parent / 'mlflow.db').stat().st_size / 2**20:.1f} MiB"
+    return {"study_size": size / 2**20, **mlflow, **parquet}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--gangs", type=int, default=256)
     parser.add_argument("--scheduler", default="none", choices=["none", "asha"])
@@ -285,24 +310,14 @@ def main() -> None:
             "PYTHONPATH": str(ROOT),
         }
         os.environ.pop("MLFLOW_TRACKING_URI", None)
-        import optuna
-        import ray
-
-        print(
-            f"ray {ray.__version__}, optuna {optuna.__version__}, {os.cpu_count()} CPUs: {given.trials} trials of "
-            f"{given.seconds:g} s in {given.epochs} reports over {given.gangs} gangs, scheduler {given.scheduler}, "
-            f"{'PostgreSQL' if given.study else 'journal'}, MLflow {'server' if given.http else 'SQLite'}",
-            flush=True,
-        )
-        uri = ""
-        if given.http:
-            from benchmarks.driver.tracking_cost import server
-
-            uri = stack.enter_context(server(str(folder)))
-        stack.enter_context(ray_for(given.gangs))
-        measure(given, folder / "runs", uri)
+        uri = stack.enter_context(MlflowServer(folder)).url if given.http else ""
+        stack.enter_context(start_ray(given.gangs))
+        figures = measure(given, folder / "runs", uri)
+    stores = f"{'PostgreSQL' if given.study else 'journal'}, MLflow {'server' if given.http else 'SQLite'}"
+    about = f"{describe_versions(('ray', 'optuna'))}, {os.cpu_count()} CPUs, {given.epochs} reports a trial, "
+    about += f"scheduler {given.scheduler}, {stores}"
+    print_result(figures, UNITS, about)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

@@ -27,7 +27,7 @@ class ScaleConfig(TaskConfig):
     beta: float = searchable(0.99, low=0.9, high=0.999, when={"optimizer": "adamw"})
 
 
-def loss_of(config: ScaleConfig, epoch: int) -> float:
+def compute_loss(config: ScaleConfig, epoch: int) -> float:
     """Compute the loss after `epoch`. It falls to a level that depends on several parameters."""
     level = abs(math.log10(config.lr) + 3) + abs(math.log10(config.entropy) + 2) + config.dropout + config.smoothing
     return level + abs(config.depth - 6) / 6 + 0.1 * (config.curriculum == "none") + 1 / (1 + epoch)
@@ -49,4 +49,4 @@ class Scale(Task[ScaleConfig]):
         return self.modules["model"](batch).square().mean(), len(batch)
 
     def evaluate(self) -> dict[str, float]:
-        return {"val/loss": loss_of(self.config, self.epoch)}
+        return {"val/loss": compute_loss(self.config, self.epoch)}

@@ -18,7 +18,7 @@ import ray
 from ray.actor import ActorClass
 from ray.util import placement_group
 
-from benchmarks.driver.scale_task import ScaleConfig, loss_of
+from benchmarks.driver.scale_task import ScaleConfig, compute_loss
 from searchlight.search.execution.gang import Gang
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 
@@ -54,7 +54,7 @@ def _generate_reports(segment: SegmentAssignment, stopped: Any) -> Iterator[Epoc
             return
         path = folder / f"epoch-{epoch}-{segment.attempt}.pt"
         path.write_bytes(b"weights")
-        metrics = {"val/loss": loss_of(config, epoch)}
+        metrics = {"val/loss": compute_loss(config, epoch)}
         metrics |= {f"train/metric_{i}": 0.1 * i + epoch for i in range(METRICS - 1)}
         costs = {"samples": 1024.0, "gpu_seconds": epoch_s}
         yield EpochReport(epoch, metrics, str(path), costs, done=epoch == segment.until)
@@ -66,7 +66,7 @@ class Host:
     def __init__(self) -> None:
         self._gangs: dict[int, StandIn] = {}
 
-    def make(self, key: int, kwargs: dict[str, Any]) -> None:
+    def create(self, key: int, kwargs: dict[str, Any]) -> None:
         self._gangs[key] = StandIn(**kwargs)
 
     def call(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -90,7 +90,7 @@ class Handle:
 
     def __init__(self, host: Any, key: int, kwargs: dict[str, Any]) -> None:
         self._host, self._key = host, key
-        self._made = host.make.remote(key, kwargs)
+        self._made = host.create.remote(key, kwargs)
 
     def __getattr__(self, name: str) -> Method:
         if name.startswith("_") and name != "__ray_ready__":

@@ -9,75 +9,34 @@ a small tmpfs, which root may mount; otherwise this fault is left out, and the s
     python benchmarks/driver/soak.py [--minutes 60] [--seed 0]
 """
 
-import argparse
 import os
 import random
 import secrets
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-RUN = ROOT / "search" / "run.py"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.driver import soak_checks
+from benchmarks.driver.mlflow_server import MlflowServer, wait_until
+from benchmarks.recording import ROOT, SEARCH, Row, create_parser, print_progress, print_result
+from searchlight.search.study.record import load_search
+
 NAME = "soak"
 ACTORS = {"worker": "ray::RayTrainWorker", "gang": "ray::ResourceTrainable", "registry": "ray::Registry"}
 DISK_MIB = 128
 PATIENCE_S = 300  # for the next report after a fault
 END_S = 150  # for a driver to end by itself
-
-
-class MlflowServer:
-    """A server of MLflow on a fixed port, with its database in `folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.folder, self.url = folder, f"http://127.0.0.1:{port}"
-        store = [
-            "--backend-store-uri",
-            f"sqlite:///{folder}/server.db",
-            "--artifacts-destination",
-            f"{folder}/artifacts",
-        ]
-        self._command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), *store]
-        self._command += ["--workers", "1"]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        env.pop("MLFLOW_TRACKING_URI", None)
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            self._command, stdout=quiet, stderr=quiet, start_new_session=True, cwd=self.folder, env=env
-        )
-        wait_until(self._answers, 120)
-
-    def stop(self) -> None:
-        """Kill the server, as when its machine is lost."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(timeout=20)
-            self._process = None
-
-    def _answers(self) -> bool:
-        with suppress(OSError):
-            urllib.request.urlopen(f"{self.url}/health", timeout=2)
-            return True
-        return False
 
 
 class Driver:
@@ -99,7 +58,7 @@ class Driver:
     def start(self, *arguments: str) -> None:
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(RUN), *arguments],
+                [sys.executable, str(SEARCH), *arguments],
                 cwd=self.folder,
                 env=self.env,
                 stdout=log,
@@ -187,23 +146,13 @@ class Faults:
         filler.unlink()
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> object:
-    """Return the first result of `condition` that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the condition was not true within {seconds} s")
-        time.sleep(0.1)
-    return found
-
-
 def mount_disk(folder: Path, stack: ExitStack) -> Path | None:
     """Mount a small file system at `folder`. Return None and print the reason if that is impossible."""
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)], capture_output=True, text=True
     )
     if done.returncode:
-        print(f"no full disk: a tmpfs cannot be mounted ({done.stderr.strip()})")
+        print_progress(f"no full disk: a tmpfs cannot be mounted ({done.stderr.strip()})")
         return None
     stack.callback(subprocess.run, ["umount", str(folder)], check=True)
     return folder
@@ -235,14 +184,12 @@ def endure(driver: Driver, faults: Faults, until: float, draw: random.Random) ->
                 raise TimeoutError(f"no report within {PATIENCE_S} s of {name}:\n{driver.log.read_text()[-3000:]}")
             time.sleep(0.1)
         seconds[name].append(time.monotonic() - start)
-        print(f"{name:<16} {seconds[name][-1]:5.1f} s, {driver.count_reports()} reports", file=sys.stderr, flush=True)
+        print_progress(f"{name:<16} {seconds[name][-1]:5.1f} s, {driver.count_reports()} reports")
     return seconds
 
 
 def finish(driver: Driver) -> None:
     """Interrupt the search, and resume it until all trials that it began have ended."""
-    from searchlight.search.study.record import load_search
-
     assert driver.process is not None
     driver.remember_processes()
     driver.process.send_signal(signal.SIGINT)
@@ -254,52 +201,55 @@ def finish(driver: Driver) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0, help="of the faults and their moments")
     parser.add_argument("--curves", type=int, default=12, help="trials that are trained again to compare their curves")
     parser.add_argument("--keep", action="store_true", help="do not remove the folder of the search")
     given = parser.parse_args()
-    from benchmarks.driver import soak_checks
-
     start, load, draw = time.monotonic(), os.getloadavg()[0], random.Random(given.seed)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="soak-"))
         temporary = Path(tempfile.mkdtemp(dir="/tmp"))  # of Ray, whose sockets need a short path
         stack.callback(shutil.rmtree, temporary)
         if given.keep:
-            print(f"the folder is {folder}", file=sys.stderr)
+            print_progress(f"the folder is {folder}")
         else:
             stack.callback(shutil.rmtree, folder)
         for name in ("runs", "mlflow"):
             (folder / name).mkdir()
         disk = mount_disk(folder / "runs", stack)
-        server = MlflowServer(folder / "mlflow")
-        server.start()
-        stack.callback(server.stop)
+        server = stack.enter_context(MlflowServer(folder / "mlflow", workers=1))
         (folder / "token").write_text(secrets.token_hex(32))
         env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_"))}
         env |= {"RAY_TMPDIR": str(temporary), "RAY_AUTH_TOKEN_PATH": str(folder / "token"), "OMP_NUM_THREADS": "1"}
         env |= {"SOAK_LOG": str(folder / "epochs"), "MLFLOW_TRACKING_URI": server.url, "PYTHONPATH": str(ROOT)}
         driver = Driver(folder, env)
-        stack.callback(end, driver)
+        stack.callback(end_driver, driver)
         faults = Faults(driver, server, disk, draw)
         options = ["--trials", "100000", "--confirm", "0", "--concurrency", "2", "--set", "precision=fp32", "--quiet"]
-        driver.start(f"{HERE / 'soak_task.py'}:Soak", "--name", NAME, *options)
+        driver.start(f"{Path(__file__).with_name('soak_task.py')}:Soak", "--name", NAME, *options)
         seconds = endure(driver, faults, start + 60 * given.minutes, draw)
         finish(driver)
-        minutes = (time.monotonic() - start) / 60
-        print(f"{minutes:.0f} minutes, seed {given.seed}, load average {load:.1f} to {os.getloadavg()[0]:.1f}")
-        for name, found in seconds.items():
-            told = f"median {statistics.median(found):.0f} s, most {max(found):.0f} s" if found else ""
-            print(f"{name:<16} {len(found):>3} times, to the next report {told}")
-        print(f"drivers          {driver.resumed + 1}")
+        minutes = round((time.monotonic() - start) / 60)
         trained = (folder / "epochs").read_text().count("\n")
-        soak_checks.check(driver.journal.parent, server.url, trained, given.curves, draw)
-        soak_checks.check_nothing_left(driver.started, temporary)
+        checks = soak_checks.check(driver.journal.parent, server.url, trained, given.curves, draw)
+        checks["left"] = soak_checks.check_nothing_left(driver.started, temporary)
+    search = {"duration": minutes, "seed": given.seed, "load_before": load, "load_after": os.getloadavg()[0]}
+    figures = {
+        "search": {**search, "drivers": driver.resumed + 1},
+        "faults": [{"fault": name, **describe_seconds(found)} for name, found in seconds.items()],
+        "checks": [{"check": name, "found": found} for name, found in checks.items()],
+    }
+    print_result(figures, {"duration": "min", "median": "s", "most": "s"})
 
 
-def end(driver: Driver) -> None:
+def describe_seconds(found: Sequence[float]) -> Row:
+    """Return how often a fault happened, and the seconds to the next report."""
+    return {"times": len(found), **({"median": statistics.median(found), "most": max(found)} if found else {})}
+
+
+def end_driver(driver: Driver) -> None:
     """End the driver if it runs, as after an error of this script."""
     if driver.process is not None and not driver.has_ended:
         driver.process.kill()
@@ -307,5 +257,4 @@ def end(driver: Driver) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

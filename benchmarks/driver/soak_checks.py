@@ -1,4 +1,7 @@
-"""What must hold at the end of a search that soak.py ran under faults. Each check prints a line, or raises."""
+"""What must hold at the end of a search that soak.py ran under faults.
+
+Each check returns what it found, or raises AssertionError.
+"""
 
 import random
 import time
@@ -22,27 +25,29 @@ METRIC = "val/loss"
 LEFT_S = 60  # for the processes of killed drivers to end
 
 
-def check(folder: Path, uri: str, trained: int, curves: int, draw: random.Random) -> None:
+def check(folder: Path, uri: str, trained: int, curves: int, draw: random.Random) -> dict[str, str]:
     """Check the study in `folder`, its Parquet file, the runs in MLflow at `uri`, and `curves` learning curves.
 
     Args:
         trained: The number of epochs that were evaluated, repeated ones included.
     """
     trials = load_search(folder).trials
-    check_study(trials)
     reports = {trial.number: read_curve(trial) for trial in trials}
-    check_parquet(folder / "trials.parquet", trials, reports)
-    check_mlflow(uri, trials, reports)
-    check_curves(trials, reports, draw.sample(range(len(trials)), min(curves, len(trials))))
     counted = sum(map(len, reports.values()))
-    print(f"repeated         {trained - counted} of {trained} epochs were trained again ({counted} reports)")
+    return {
+        "study": check_study(trials),
+        "trials.parquet": check_parquet(folder / "trials.parquet", trials, reports),
+        "MLflow": check_mlflow(uri, trials, reports),
+        "curves": check_curves(trials, reports, draw.sample(range(len(trials)), min(curves, len(trials)))),
+        "repeated": f"{trained - counted} of {trained} epochs were trained again ({counted} reports)",
+    }
 
 
 def read_curve(trial: FrozenTrial) -> dict[int, float]:
     return {epoch: report["metrics"][METRIC] for epoch, report in get_reports(trial).items()}
 
 
-def check_study(trials: Sequence[FrozenTrial]) -> None:
+def check_study(trials: Sequence[FrozenTrial]) -> str:
     outcomes = [get_outcome(trial) for trial in trials]
     counts = {outcome: outcomes.count(outcome) for outcome in sorted({*outcomes})}
     numbers = [trial.number for trial in trials]
@@ -53,10 +58,10 @@ def check_study(trials: Sequence[FrozenTrial]) -> None:
     for trial in trials:
         epochs = list(get_reports(trial))
         require(epochs == list(range(1, len(epochs) + 1)), f"epochs of trial {trial.number}: {epochs}")
-    print(f"study            {len(trials)} trials, none lost: {counts}; each epoch once")
+    return f"{len(trials)} trials, none lost: {counts}; each epoch once"
 
 
-def check_parquet(path: Path, trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> None:
+def check_parquet(path: Path, trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> str:
     rows = [row for row in pq.read_table(path).to_pylist() if row["epoch"] is not None]
     found = sorted((row["trial_id"], row["epoch"], row[METRIC], row["outcome"]) for row in rows)
     wanted = sorted(
@@ -65,10 +70,10 @@ def check_parquet(path: Path, trials: Sequence[FrozenTrial], reports: dict[int, 
         for epoch, value in reports[trial.number].items()
     )
     require(found == wanted, f"{len(found)} rows in trials.parquet, {len(wanted)} reports")
-    print(f"trials.parquet   {len(found)} rows, the reports of the study")
+    return f"{len(found)} rows, the reports of the study"
 
 
-def check_mlflow(uri: str, trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> None:
+def check_mlflow(uri: str, trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> str:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("Soak")
     assert experiment is not None
@@ -89,10 +94,10 @@ def check_mlflow(uri: str, trials: Sequence[FrozenTrial], reports: dict[int, dic
         number = int(run.data.tags["trial_id"])
         curve = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, METRIC))
         require(curve == sorted(reports[number].items()), f"reports of trial {number} in MLflow: {curve}")
-    print(f"MLflow           {len(children)} runs of trials under one parent, each report once")
+    return f"{len(children)} runs of trials under one parent, each report once"
 
 
-def check_curves(trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]], numbers: Collection[int]) -> None:
+def check_curves(trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]], numbers: Collection[int]) -> str:
     """Train the trials `numbers` again in this process, without faults, and compare every report bit by bit."""
     torch.set_num_threads(1)
     chosen = [trials[number] for number in numbers]
@@ -101,15 +106,15 @@ def check_curves(trials: Sequence[FrozenTrial], reports: dict[int, dict[int, flo
         again = [metrics[METRIC] for metrics in train(Soak(config), len(reports[trial.number]))]
         require(again == list(reports[trial.number].values()), f"the curve of trial {trial.number} differs")
     epochs = sum(len(reports[trial.number]) for trial in chosen)
-    print(f"curves           {len(chosen)} trials with {epochs} epochs, equal in each bit to a training without faults")
+    return f"{len(chosen)} trials with {epochs} epochs, equal in each bit to a training without faults"
 
 
-def check_nothing_left(started: Collection[psutil.Process], temporary: Path) -> None:
+def check_nothing_left(started: Collection[psutil.Process], temporary: Path) -> str:
     deadline = time.monotonic() + LEFT_S
     while (left := describe_left(started, temporary)) and time.monotonic() < deadline:
         time.sleep(0.5)
     require(not left, f"left of Ray: {left}")
-    print(f"left             none of {len(started)} processes, no file of Ray")
+    return f"none of {len(started)} processes, no file of Ray"
 
 
 def describe_left(started: Collection[psutil.Process], temporary: Path) -> list[Any]:

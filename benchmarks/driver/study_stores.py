@@ -6,7 +6,6 @@ first and the last fifth of the trials: the time per trial must not grow with th
     python benchmarks/driver/study_stores.py [--trials 100] [--study postgresql://user@host/database]
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import create_parser, print_result
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.storage.study_store import open_store
@@ -37,7 +37,8 @@ class Config(TaskConfig):
 SPACE = resolve_space(Config, {}, {})
 
 
-def measure(name: str, storage: BaseStorage, trials: int) -> None:
+def measure(storage: BaseStorage, trials: int) -> dict[str, float]:
+    """Return the wall and CPU milliseconds per trial of the first and the last fifth of the trials."""
     study = SearchStudy(storage, f"bench-{time.time_ns()}", RandomSampler, [Objective("val/loss", "min")])
     wall, cpu = [time.perf_counter()], [time.process_time()]
     for index in range(trials):
@@ -55,20 +56,21 @@ def measure(name: str, storage: BaseStorage, trials: int) -> None:
         wall.append(time.perf_counter())
         cpu.append(time.process_time())
     fifth = max(1, trials // 5)
-    told = [
-        f"{1e3 * (times[fifth] - times[0]) / fifth:6.1f} -> {1e3 * (times[-1] - times[-1 - fifth]) / fifth:6.1f} ms"
-        for times in (wall, cpu)
-    ]
-    print(f"  {name:30} {told[0]}   CPU {told[1]}", flush=True)
+    parts = {"first": (0, fifth), "last": (-1 - fifth, -1)}
+    return {
+        f"{kind}{part}": 1e3 * (times[end] - times[start]) / fifth
+        for kind, times in (("", wall), ("cpu_", cpu))
+        for part, (start, end) in parts.items()
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--study", default="", help="a PostgreSQL database to compare in as well")
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    print(f"optuna {optuna.__version__}: time per trial, of the first fifth of {given.trials} trials and of the last")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         urls = {"journal": "", "SQLite": f"sqlite:///{folder}/ours.db"}
         peers = {
@@ -81,9 +83,11 @@ def main() -> None:
             peers["PostgreSQL"] = lambda: get_storage(RDBStorage(driver))
         for kind, url in urls.items():
             store = open_store(Path(folder), url)
-            measure(f"{kind}, Searchlight", store.storage, given.trials)
+            rows.append({"storage": kind, "side": "Searchlight", **measure(store.storage, given.trials)})
             store.close()
-            measure(f"{kind}, Optuna", peers[kind](), given.trials)
+            rows.append({"storage": kind, "side": "Optuna", **measure(peers[kind](), given.trials)})
+    about = f"optuna {optuna.__version__}; time per trial, of the first fifth of {given.trials} trials and of the last"
+    print_result({"stores": rows}, dict.fromkeys(("first", "last", "cpu_first", "cpu_last"), "ms"), about)
 
 
 if __name__ == "__main__":

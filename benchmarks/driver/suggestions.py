@@ -6,70 +6,78 @@ search (scale.py), other threads of the driver take time from a suggestion as we
     python benchmarks/driver/suggestions.py [--trials 100,500,1000,2000] [--asks 40]
 """
 
-import argparse
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import optuna
+from optuna.samplers import RandomSampler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.driver.scale_task import ScaleConfig, compute_loss
+from benchmarks.recording import create_parser, name_quartiles, print_result
+from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.space.objectives import Objective
+from searchlight.search.space.search_space import resolve_space
+from searchlight.search.storage.study_store import open_store
+from searchlight.search.study.study import SearchStudy
+
 RUNNING = 256
 EPOCHS = 4
+SPACE = resolve_space(ScaleConfig, {"precision": "fp32"}, {})
+
+
+class Growing:
+    """A study that is filled with trials of random values, of which RUNNING are running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = open_store(folder, "")
+        objectives = [Objective("val/loss", "min")]
+        self._random = SearchStudy(self.store.storage, "study", lambda number: RandomSampler(seed=number), objectives)
+        self._tpe = SearchStudy(self.store.storage, "study", sampler_factory("tpe", 1), objectives)
+        self._running: list[int] = []
+
+    def grow(self, count: int, asks: int) -> tuple[list[float], list[float]]:
+        """Grow to `count` trials. Return the wall and CPU seconds of the last `asks` suggestions, those of TPE."""
+        wall, cpu = [], []
+        while (trials := self._random.get_next_number()) < count:
+            is_measured = trials >= count - asks
+            before, before_cpu = time.perf_counter(), time.thread_time()
+            number, values = (self._tpe if is_measured else self._random).ask(SPACE)
+            if is_measured:
+                wall.append(time.perf_counter() - before)
+                cpu.append(time.thread_time() - before_cpu)
+
+            config = ScaleConfig.model_validate(values)
+            for epoch in range(1, EPOCHS + 1):
+                report = {"metrics": {}, "checkpoint": None, "time": time.time()}
+                self._random.report(number, epoch, compute_loss(config, epoch), report)
+            self._running.append(number)
+            if len(self._running) > RUNNING:
+                self._random.end(self._running.pop(0), "completed")
+        return wall, cpu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--trials", default="100,500,1000,2000", help="numbers of trials at which to measure")
     parser.add_argument("--asks", type=int, default=40, help="suggestions of which the median is taken")
     given = parser.parse_args()
-    import optuna
-    from optuna.samplers import RandomSampler
-
-    from benchmarks.driver.scale_task import ScaleConfig, loss_of
-    from searchlight.search.samplers.factory import sampler_factory
-    from searchlight.search.space.objectives import Objective
-    from searchlight.search.space.search_space import resolve_space
-    from searchlight.search.storage.study_store import open_store
-    from searchlight.search.study.study import SearchStudy
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = resolve_space(ScaleConfig, {"precision": "fp32"}, {})
-    print(
-        f"optuna {optuna.__version__}, TPE over {len(space.parameters)} parameters, {RUNNING} trials running, journal"
-    )
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(Path(folder), "")
-        objectives = [Objective("val/loss", "min")]
-        grown = SearchStudy(store.storage, "suggestions", lambda number: RandomSampler(seed=number), objectives)
-        asked = SearchStudy(store.storage, "suggestions", sampler_factory("tpe", 1), objectives)
-        running: list[int] = []
+        study = Growing(Path(folder))
         for count in map(int, given.trials.split(",")):
-            wall, cpu = [], []
-            while grown.get_next_number() < count:
-                measured = grown.get_next_number() >= count - given.asks
-                before, before_cpu = time.perf_counter(), time.thread_time()
-                number, values = (asked if measured else grown).ask(space)
-                if measured:
-                    wall.append(1e3 * (time.perf_counter() - before))
-                    cpu.append(1e3 * (time.thread_time() - before_cpu))
-                config = ScaleConfig.model_validate(values)
-                for epoch in range(1, EPOCHS + 1):
-                    report = {"metrics": {}, "checkpoint": None, "time": time.time()}
-                    grown.report(number, epoch, loss_of(config, epoch), report)
-                running.append(number)
-                if len(running) > RUNNING:
-                    grown.end(running.pop(0), "completed")
-            ordered = sorted(wall)
-            quartiles = statistics.quantiles(ordered, n=4)
-            print(
-                f"suggestion {count:>6} median {statistics.median(ordered):.1f} ms, "
-                f"quartiles {quartiles[0]:.1f} to {quartiles[2]:.1f} ms; CPU {statistics.median(cpu):.1f} ms",
-                flush=True,
-            )
-        store.close()
+            wall, cpu = study.grow(count, given.asks)
+            found = name_quartiles("median", wall, 1e3)
+            named = {"median": found["median"], "low": found["median_low"], "high": found["median_high"]}
+            rows.append({"trials": count, **named, "cpu": name_quartiles("cpu", cpu, 1e3)["cpu"]})
+        study.store.close()
+    about = f"optuna {optuna.__version__}, TPE over {len(SPACE.parameters)} parameters, {RUNNING} running, journal"
+    print_result({"suggestions": rows}, dict.fromkeys(("median", "low", "high", "cpu"), "ms"), about)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

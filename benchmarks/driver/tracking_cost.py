@@ -12,25 +12,30 @@ import argparse
 import heapq
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.driver.mlflow_server import MlflowServer
+from benchmarks.recording import create_parser, describe_versions, print_progress, print_result
 
 METRICS = 20
 SIDES = ("none", "sqlite", "http")
+UNITS = {
+    **dict.fromkeys(("search", "wait_at_end"), "s"),
+    **dict.fromkeys(("calls_per_report", "late", "per_report"), "ms"),
+    **dict.fromkeys(("longer", "calls_share", "sender_cpu", "share_of_search"), "%"),
+}
 NAMES = {"none": "without MLflow", "sqlite": "SQLite, the default", "http": "mlflow server"}
 
 
-def metrics_of(epoch: int) -> dict[str, float]:
+def build_metrics(epoch: int) -> dict[str, float]:
     return {"val/score": 0.01 * epoch, **{f"train/metric_{i}": 0.1 * i + epoch for i in range(METRICS - 1)}}
 
 
@@ -68,7 +73,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
 
         inside = late = 0.0
 
-        def tell(number: int) -> None:
+        def notify(number: int) -> None:
             nonlocal inside
             if tracker is not None:
                 before = time.perf_counter()
@@ -78,7 +83,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
         def begin() -> int:
             number, values = study.ask(space)
             study.record_config(number, values)
-            tell(number)
+            notify(number)
             return number
 
         start, own, own_thread = time.perf_counter(), time.process_time(), time.thread_time()
@@ -90,14 +95,14 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
             at, number, epoch = heapq.heappop(due)
             time.sleep(max(0.0, at - time.perf_counter()))
             late += time.perf_counter() - at
-            metrics, now = metrics_of(epoch), time.time()
+            metrics, now = build_metrics(epoch), time.time()
             study.report(number, epoch, metrics["val/score"], {"metrics": metrics, "checkpoint": None, "time": now})
-            tell(number)
+            notify(number)
             if epoch < reports:
                 heapq.heappush(due, (at + 1, number, epoch + 1))
                 continue
             study.end(number, "completed")
-            tell(number)
+            notify(number)
             if begun < trials:
                 heapq.heappush(due, (time.perf_counter() + 1, begin(), 1))
                 begun += 1
@@ -108,7 +113,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
         cpu = time.process_time() - own - (time.thread_time() - own_thread)
         store.close()
         if tracker is not None:
-            check(tracker, trials, reports)
+            check_history(tracker, trials, reports)
         per_report = 1e3 / (trials * reports)
         return {
             "seconds": seconds,
@@ -120,7 +125,7 @@ def drive(side: str, uri: str, trials: int, at_once: int, reports: int) -> dict[
         }
 
 
-def check(tracker: Any, trials: int, reports: int) -> None:
+def check_history(tracker: Any, trials: int, reports: int) -> None:
     """Assert that MLflow has every report of the last trial."""
     from mlflow.tracking import MlflowClient
 
@@ -130,7 +135,7 @@ def check(tracker: Any, trials: int, reports: int) -> None:
     assert len(history) == reports, f"{len(history)} reports of {reports} came to MLflow"
 
 
-def callback(uri: str, reports: int) -> float:
+def measure_callback(uri: str, reports: int) -> float:
     """Measure the seconds per report of Ray's MLflowLoggerCallback."""
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.experiment import Trial
@@ -141,54 +146,20 @@ def callback(uri: str, reports: int) -> float:
     logger.log_trial_start(trial)
     start = time.perf_counter()
     for epoch in range(1, reports + 1):
-        logger.log_trial_result(epoch, trial, {**metrics_of(epoch), "training_iteration": epoch})
+        logger.log_trial_result(epoch, trial, {**build_metrics(epoch), "training_iteration": epoch})
     took = (time.perf_counter() - start) / reports
     logger.log_trial_end(trial)
     return took
 
 
-@contextmanager
-def server(folder: str) -> Iterator[str]:
-    """Start an MLflow server with its default number of workers, and yield its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/server.db",
-        "--artifacts-destination",
-        f"{folder}/artifacts",
-    ]
-    quiet = subprocess.DEVNULL
-    # Without the eight processes that evaluate language models.
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True, cwd=folder, env=environment)
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 120
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=2)
-                break
-            except (urllib.error.URLError, OSError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.3)
-        yield url
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=20)
-
-
-def apart(*arguments: object) -> Any:
+def measure_apart(*arguments: object) -> Any:
     """Run this script in another process and return its result."""
     command = [sys.executable, __file__, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--at-once", type=int, default=100)
     parser.add_argument("--reports", type=int, default=50)
@@ -197,36 +168,30 @@ def main() -> None:
     parser.add_argument("--uri", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side == "ray":
-        return print(json.dumps(callback(given.uri, given.peer_reports)))
+        return print(json.dumps(measure_callback(given.uri, given.peer_reports)))
     if given.side:
         return print(json.dumps(drive(given.side, given.uri, given.trials, given.at_once, given.reports)))
 
-    from importlib.metadata import version
-
     size = ("--trials", given.trials, "--at-once", given.at_once, "--reports", given.reports)
-    print(
-        f"mlflow {version('mlflow')}, ray {version('ray')}, {os.cpu_count()} CPUs: {given.trials} trials, "
-        f"{given.at_once} at a time, {given.reports} reports of {METRICS} metrics, one a second each"
-    )
-    print("                         search   longer   waits at   calls   of wall   CPU of the   driver is late")
-    print("                                           the end    a report            threads    with a report")
-    with tempfile.TemporaryDirectory() as folder, server(folder) as url:
-        base = 0.0
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, MlflowServer(Path(folder)) as server:
         for side in SIDES:
-            found = apart("--side", side, "--uri", url if side == "http" else "", *size)
+            found = measure_apart("--side", side, "--uri", server.url if side == "http" else "", *size)
             seconds = found["seconds"]
-            base = base or seconds
-            print(
-                f"  {NAMES[side]:20} {seconds:8.1f} s  {100 * (seconds / base - 1):+5.1f} %  {found['waited']:6.1f} s "
-                f"{found['inside_ms']:8.3f} ms  {100 * found['inside'] / seconds:5.2f} %  "
-                f"{100 * found['cpu'] / seconds:6.1f} %    {found['late_ms']:8.1f} ms",
-                flush=True,
-            )
-        ours = found["inside_ms"] / 1e3
-        theirs = apart("--side", "ray", "--uri", url, "--peer-reports", given.peer_reports)
-    print(f"  MLflowLoggerCallback, mlflow server: {1e3 * theirs:.0f} ms a report on Tune's event loop,")
-    share = 100 * theirs * given.trials * given.reports / base
-    print(f"    {theirs / ours:.0f}x of what ours takes there; for all of these reports {share:.0f} % of wall")
+            base = rows[0]["search"] if rows else seconds
+            row = {"store": NAMES[side], "search": seconds, "longer": 100 * (seconds / base - 1)}
+            row |= {"wait_at_end": found["waited"], "calls_per_report": found["inside_ms"]}
+            row |= {"calls_share": 100 * found["inside"] / seconds, "sender_cpu": 100 * found["cpu"] / seconds}
+            rows.append(row | {"late": found["late_ms"]})
+            print_progress(f"{NAMES[side]}: {seconds:.1f} s")
+        theirs = 1e3 * measure_apart("--side", "ray", "--uri", server.url, "--peer-reports", given.peer_reports)
+    callback = {"per_report": theirs, "times_ours": theirs / rows[-1]["calls_per_report"]}
+    callback["share_of_search"] = 100 * theirs * given.trials * given.reports / 1e3 / rows[0]["search"]
+    about = (
+        f"{describe_versions(('mlflow', 'ray'))}, {os.cpu_count()} CPUs: {given.trials} trials, {given.at_once} at a "
+        f"time, {given.reports} reports of {METRICS} metrics, one a second each"
+    )
+    print_result({"stores": rows, "callback": callback}, UNITS, about)
 
 
 if __name__ == "__main__":

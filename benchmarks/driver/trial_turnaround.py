@@ -9,21 +9,38 @@ main thread per report at the start and at the end, including the suggestion of 
     python benchmarks/driver/trial_turnaround.py [--trials 200] [--peer-trials 6] [--only turnaround driver lm]
 """
 
-import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.recording import (
+    ROOT,
+    SEARCH,
+    Row,
+    Table,
+    create_parser,
+    get_quartiles,
+    name_quartiles,
+    print_progress,
+    print_result,
+)
+
 HERE = Path(__file__).resolve().parent
-SEARCH = HERE.parents[1] / "search" / "run.py"
+UNITS = {
+    **dict.fromkeys(("first_report", "duration"), "s"),
+    **dict.fromkeys(("gap", "gap_low", "gap_high", "first", "last"), "ms"),
+    "memory": "GiB",
+}
 
 
 @dataclass
@@ -76,6 +93,7 @@ def run(command: list[str], epochs: int = 3, memory: bool = True) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "events"
         env = {**os.environ, "BENCH_LOG": str(log), "BENCH_EPOCHS": str(epochs), "RAY_USAGE_STATS_ENABLED": "0"}
+        env["PYTHONPATH"] = str(ROOT)
         start = time.time()
         process = subprocess.Popen(
             [sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -116,91 +134,95 @@ def _memory(process: psutil.Process) -> int:
         return 0
 
 
-def search(trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
-    options = ["--trials", str(trials), "--workers", str(workers), "--concurrency", str(at_a_time)]
-    options += ["--confirm", "0"]
-    fixed = ["--scheduler", "none", "--set", "precision=fp32", "--cpus-per-worker", "0.5" if workers > 1 else "1"]
-    return [str(SEARCH), f"{HERE / 'tiny_task.py'}:Tiny", *options, *fixed, "--storage", folder, "--name", "bench"]
+def build_search(task: str, trials: int, workers: int, cpus: float, folder: str) -> list[str]:
+    """Return the command of a search without schedulers and confirming runs, for a task of this folder."""
+    options = [
+        "--trials",
+        str(trials),
+        "--workers",
+        str(workers),
+        "--cpus-per-worker",
+        str(cpus),
+        "--scheduler",
+        "none",
+    ]
+    where = ["--confirm", "0", "--storage", folder, "--name", "bench"]
+    return [str(SEARCH), str(HERE / task), *options, *where, "--set", "precision=fp32"]
 
 
-def peer(how: str, trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
-    return [str(HERE / "reference_tune.py"), how, str(trials), str(workers), str(at_a_time), folder]
+def build_tiny_search(trials: int, workers: int, folder: str, at_a_time: int) -> list[str]:
+    command = build_search("tiny_task.py:Tiny", trials, workers, 0.5 if workers > 1 else 1, folder)
+    return [*command, "--concurrency", str(at_a_time)]
 
 
-def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> None:
-    print(f"{workers} worker{'s' * (workers > 1)} a trial, {at_a_time} at a time")
-    print(f"{'':>8} {'trials':>7} {'per minute':>11} {'warm':>8} {'first report':>13}", end="")
-    print(f" {'turnaround':>11} {'quartiles':>17} {'memory':>9}")
-    rates = {}
+def compare(trials: int, peer_trials: int, workers: int, at_a_time: int) -> Iterator[Row]:
+    """Yield the figures of each side in one setting."""
     counts = {"search": trials, "recipe": peer_trials}
     if workers == 1 and at_a_time > 1:
         counts["inline"] = 5 * peer_trials
     elif workers == 1:
         counts |= {"optuna": trials, "process": 2 * peer_trials}
-    for name, count in counts.items():
+    setting = f"{workers} worker{'s' * (workers > 1)} a trial, {at_a_time} at a time"
+    for side, count in counts.items():
         with tempfile.TemporaryDirectory() as folder:
-            if name == "search":
-                command = search(count, workers, folder, at_a_time)
-            elif name in ("recipe", "inline"):
-                command = peer(name, count, workers, folder, at_a_time)
+            if side == "search":
+                command = build_tiny_search(count, workers, folder, at_a_time)
+            elif side in ("recipe", "inline"):
+                command = [str(HERE / "reference_tune.py"), side, str(count), str(workers), str(at_a_time), folder]
             else:
-                command = [str(HERE / "reference_optuna.py"), name, str(count)]
+                command = [str(HERE / "reference_optuna.py"), side, str(count)]
             found = run(command)
-        rates[name] = found
-        gaps = found.turnarounds if len(found.turnarounds) > 1 else 2 * found.turnarounds
-        low, middle, high = statistics.quantiles(gaps, n=4, method="inclusive")
-        quartiles = f"{1000 * low:.0f} to {1000 * high:.0f}"
-        print(
-            f"{name:>8} {count:>7} {found.rate:>11.1f} {found.warm_rate:>8.0f} {found.first_report:>11.1f} s "
-            f"{1000 * middle:>8.0f} ms {quartiles:>14} ms {found.memory / 2**30:>5.2f} GiB",
-            flush=True,
-        )
-    ours, recipe = rates["search"], rates["recipe"]
-    print(f"search against recipe: trials per minute {ours.rate / recipe.rate:.0f}x, ", end="")
-    print(f"from the first trial's end on {ours.warm_rate / recipe.warm_rate:.0f}x, ", end="")
-    print(f"first report {ours.first_report / recipe.first_report:.2f}x\n", flush=True)
+        print_progress(f"{setting}, {side}: {found.rate:.1f} trials a minute")
+        yield {
+            "setting": setting,
+            "side": side,
+            "trials": count,
+            "per_minute": found.rate,
+            "warm_per_minute": found.warm_rate,
+            "first_report": found.first_report,
+            **name_quartiles("gap", found.turnarounds, 1e3),
+            "memory": found.memory / 2**30,
+        }
 
 
-def driver(trials: int) -> None:
+def measure_driver(trials: int) -> Row:
+    """Return the driver's CPU milliseconds per report in its first and its last hundred trials."""
     with tempfile.TemporaryDirectory() as folder:
-        found = run(search(trials, 1, folder, 1), epochs=1, memory=False)
-    first = (found.cpu_at(110) - found.cpu_at(10)) / 100
-    last = (found.cpu_at(trials) - found.cpu_at(trials - 100)) / 100
-    print(f"driver, CPU time per report: {1000 * first:.1f} ms from trial 10 to 110, ", end="")
-    print(f"{1000 * last:.1f} ms from trial {trials - 100} to {trials}: {last / first:.2f}x")
+        found = run(build_tiny_search(trials, 1, folder, 1), epochs=1, memory=False)
+    first, last = (10 * (found.cpu_at(end) - found.cpu_at(end - 100)) for end in (110, trials))
+    return {"first": first, "last": last, "ratio": last / first}
 
 
-def language_model(trials: int) -> None:
-    """Print the time between trials of `lm` that are sharded over two workers, beside that of one worker's trials."""
-    sizes = ["--scheduler", "none", "--confirm", "0", "--concurrency", "1", "--set", "precision=fp32", "epochs=2"]
+def measure_lm(trials: int) -> Iterator[Row]:
+    """Yield the time between trials of `lm` on one worker, and that of trials sharded over two."""
     for workers, shard in ((1, "none"), (2, "full")):
-        options = ["--trials", str(trials), "--workers", str(workers), "--cpus-per-worker", str(1 / workers)]
         with tempfile.TemporaryDirectory() as folder:
-            task = [str(SEARCH), f"{HERE / 'timed_lm.py'}:TimedLm", "--storage", folder, "--name", "bench"]
-            found = run([*task, *options, *sizes, f"shard={shard}"])
-        print(f"lm, {workers} workers, shard={shard}: {trials} trials in {found.seconds:.0f} s, ", end="")
-        print(
-            f"first report {found.first_report:.1f} s, turnaround {1000 * statistics.median(found.turnarounds):.0f} ms",
-            flush=True,
-        )
+            command = build_search("timed_lm.py:TimedLm", trials, workers, 1 / workers, folder)
+            found = run([*command, "epochs=2", f"shard={shard}", "--concurrency", "1"])
+        gap = get_quartiles(found.turnarounds, 1e3)[1]
+        row = {"workers": workers, "shard": shard, "trials": trials, "duration": found.seconds}
+        yield row | {"first_report": found.first_report, "gap": gap}
 
 
 def main() -> None:
     parts = ["turnaround", "driver", "lm"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--trials", type=int, default=200, help="of the search")
     parser.add_argument("--peer-trials", type=int, default=6, help="of the recipe, which takes seconds for each")
     parser.add_argument("--driver-trials", type=int, default=1000)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="what to measure")
     given = parser.parse_args()
+    figures: dict[str, Table] = {}
     if "turnaround" in given.only:
-        compare(given.trials, given.peer_trials, workers=1, at_a_time=2)
-        compare(given.trials, given.peer_trials, workers=1, at_a_time=1)
-        compare(given.trials, given.peer_trials, workers=2, at_a_time=1)
+        settings = ((1, 2), (1, 1), (2, 1))
+        figures["turnaround"] = [
+            row for setting in settings for row in compare(given.trials, given.peer_trials, *setting)
+        ]
     if "driver" in given.only:
-        driver(given.driver_trials)
+        figures["driver"] = measure_driver(given.driver_trials)
     if "lm" in given.only:
-        language_model(trials=8)
+        figures["lm"] = list(measure_lm(trials=8))
+    print_result(figures, UNITS)
 
 
 if __name__ == "__main__":

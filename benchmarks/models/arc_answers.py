@@ -9,9 +9,8 @@ change of the signs of the gains.
         [--set NAME=VALUE]
 """
 
-import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from scipy.stats import permutation_test
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.models.task_runs import in_processes
+from benchmarks.recording import Row, Table, add_settings, create_parser, parse_settings, print_result
 from searchlight.models.arc.evaluation import Adaptation, look_up, prepare, two_guesses
 from searchlight.models.arc.puzzles import EASY, Grid, to_grid
 from searchlight.trainables.arc import ArcTask
@@ -55,30 +55,30 @@ class LastEvaluation(ArcTask):
     def evaluate(self) -> dict[str, float]:
         self.evaluations += 1
         if self.evaluations == 1:
-            self._take("untrained agent", None)
+            self._record("untrained agent", None)
         elif self.evaluations > self.config.epochs:
-            self._take("trained agent", None)
+            self._record("trained agent", None)
             if self.adaptation is not None:
-                self._take("adapted agent", self.adaptation)
+                self._record("adapted agent", self.adaptation)
         return {self.objective: 0.0}
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         return {}
 
-    def _take(self, name: str, adaptation: Adaptation | None) -> None:
+    def _record(self, name: str, adaptation: Adaptation | None) -> None:
         answers = self._answer(self.exam, adaptation)
-        self.answered[name] = Answered(hits(self, answers.attempts), answers.tests.double().numpy())
+        self.answered[name] = Answered(find_hits(self, answers.attempts), answers.tests.double().numpy())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--data", default="generated-easy")
     parser.add_argument("--epochs", type=int, default=27)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the task's config")
+    add_settings(parser)
     arguments = parser.parse_args()
-    fixed = dict(part.split("=", 1) for part in arguments.set) | {"data": arguments.data, "epochs": arguments.epochs}
+    fixed = parse_settings(arguments) | {"data": arguments.data, "epochs": arguments.epochs}
     configs = [{**fixed, "seed": seed} for seed in range(arguments.seeds)]
     runs = in_processes(solve, configs, arguments.processes)
     names = runs[0][0]
@@ -86,14 +86,14 @@ def main() -> None:
         name: Answered(*(np.mean([run[name][part] for _, run in runs], axis=0) for part in (0, 1)))
         for name in runs[0][1]
     }
-    settings = f"{arguments.data}, {arguments.epochs} epochs, {arguments.seeds} seeds"
+    about = f"{arguments.data}, {arguments.epochs} epochs, {arguments.seeds} seeds"
     if arguments.data.startswith("generated"):
-        print(f"{settings}: share of tests met in two attempts")
-        show_families(names, means)
-        return
-    numbers = ", ".join(f"{run['trained agent'].met.sum():.0f}" for _, run in runs)
-    print(f"{settings}: of {len(names)} tests, the trained agents met {numbers} in two attempts")
-    show_comparison(means)
+        figures = compare_families(names, means)
+        about += f"; share of tests met in two attempts; solved: {SOLVED:.0%} of a family's tests"
+    else:
+        met = ", ".join(f"{run['trained agent'].met.sum():.0f}" for _, run in runs)
+        figures = {"tests": {"tests": len(names), "met_by_seed": met}, "answers": list(compare_answers(means))}
+    print_result(figures, about=about)
 
 
 def solve(config: Mapping[str, object]) -> tuple[list[str], dict[str, Answered]]:
@@ -116,50 +116,53 @@ def answer_unlearned(task: ArcTask) -> dict[str, Answered]:
         found["two best guesses"].append((to_grid(first), to_grid(second)))
         found["3x3 table and guess"].append((to_grid(look_up(batch)[0]), to_grid(first)))
     none = np.full(len(tests), np.nan)
-    return {name: Answered(hits(task, attempts), none) for name, attempts in found.items()}
+    return {name: Answered(find_hits(task, attempts), none) for name, attempts in found.items()}
 
 
-def hits(task: ArcTask, attempts: Sequence[tuple[Grid, Grid]]) -> Array:
+def find_hits(task: ArcTask, attempts: Sequence[tuple[Grid, Grid]]) -> Array:
     """Return 1 for each test that is met by one of two attempts, else 0, shape (tests,)."""
     targets = [target for puzzle in task.puzzles for _, target in puzzle.tests]
     pairs = zip(attempts, targets, strict=True)
     return np.array([float(any(np.array_equal(one, target) for one in two)) for two, target in pairs])
 
 
-def show_families(names: Sequence[str], means: Mapping[str, Answered]) -> None:
-    """Print the share of tests that are met, by family, and the number of families that are solved."""
+def compare_families(names: Sequence[str], means: Mapping[str, Answered]) -> dict[str, Table]:
+    """Return the share of tests that are met, by family, and the number of families that are solved."""
     families = np.array([name.split("-")[0] for name in names])
     before, after = (
         {str(family): float(means[who].met[families == family].mean()) for family in np.unique(families)}
         for who in ("untrained agent", "trained agent")
     )
-    print(f"{'':14}{'untrained':>10}{'trained':>10}")
-    for family, share in after.items():
-        print(f"{family:14}{before[family]:10.2f}{share:10.2f}{'  easy' if family in EASY else ''}")
-    for chosen, told in ((tuple(after), "all"), (EASY, "easy")):
-        there = [after[name] for name in chosen if name in after]
-        solved = sum(share >= SOLVED for share in there)
-        print(f"solved ({SOLVED:.0%} of a family's tests): {solved} of {len(there)} families, {told}")
+    rows = [
+        {"family": family, "untrained": before[family], "trained": share, "easy": family in EASY}
+        for family, share in after.items()
+    ]
+    solved = []
+    for kind, chosen in (("all", tuple(after)), ("easy", EASY)):
+        shares = [after[name] for name in chosen if name in after]
+        solved.append({"families": kind, "solved": sum(share >= SOLVED for share in shares), "of": len(shares)})
+    return {"families": rows, "solved": solved}
 
 
-def show_comparison(means: Mapping[str, Answered]) -> None:
-    """Print what each meets, and what the trained and the adapted agent gain over it."""
+def compare_answers(means: Mapping[str, Answered]) -> Iterator[Row]:
+    """Yield what each meets, and what the trained and the adapted agent gain over it."""
     later = [who for who in means if who in LEARNED]
-    width = 36 * len(later)
-    print(f"{'':22}{'met':>6}{'likelihood':>12}" + "".join(f"{f'{who} gains':>36}" for who in later))
-    for name, row in means.items():
+    for name, answered in means.items():
         later = [who for who in later if who != name]
-        likelihood = "" if np.isnan(row.likelihood).any() else f"{row.likelihood.mean():.4f}"
-        cells = "".join(f"{gain(means[who], row):>36}" for who in later)
-        print(f"{name:22}{row.met.sum():6.1f}{likelihood:>12}{cells:>{width}}".rstrip())
+        row: Row = {"answers": name, "met": answered.met.sum()}
+        if not np.isnan(answered.likelihood).any():
+            row["likelihood"] = answered.likelihood.mean()
+        for who in later:
+            row |= {f"{who.split()[0]}_{key}": value for key, value in measure_gain(means[who], answered).items()}
+        yield row
 
 
-def gain(ours: Answered, others: Answered) -> str:
-    """Format the gain in tests met with its p-value, and the gain in likelihood +- its standard error."""
+def measure_gain(ours: Answered, others: Answered) -> Row:
+    """Return the gain in tests met with its p-value, and the gain in likelihood with its standard error, if known."""
     gains, more = (one - other for one, other in zip(ours, others, strict=True))
     p = permutation_test((gains,), np.sum, permutation_type="samples", n_resamples=RESAMPLES, rng=0).pvalue
-    told = f"{gains.sum():+.1f} (p {p:.3f})"
-    return told if np.isnan(more).any() else f"{told} {more.mean():+.4f} +- {more.std(ddof=1) / len(more) ** 0.5:.4f}"
+    likelihood = {"likelihood_gain": more.mean(), "likelihood_error": more.std(ddof=1) / len(more) ** 0.5}
+    return {"gain": gains.sum(), "p": float(p), **({} if np.isnan(more).any() else likelihood)}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import Row, create_parser, print_result
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.context import Context
@@ -26,7 +27,7 @@ WARM = 5  # windows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--windows", type=int, default=30)
     parser.add_argument("--compile", action="store_true", help="measure compiled models as well")
     parser.add_argument("--width", type=int, default=32)
@@ -36,16 +37,15 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {arguments.threads} threads"
-    print(f"{where}, torch {torch.__version__}: width {arguments.width}, {arguments.batch_size} episodes a window")
-    print(f"{'':8}{'':10}{'samples/s':>12}{'of fp32':>10}{'peak GiB':>10}")
-    base = None
+    rows: list[Row] = []
     for compiled in (False, True) if arguments.compile else (False,):
         for precision in Precision:
             speed, peak = measure(precision, compiled, arguments, device)
-            base = base or speed
-            memory = "" if peak is None else f"{peak:10.2f}"
-            name = "compiled" if compiled else "eager"
-            print(f"{precision.value:8}{name:10}{speed:12.0f}{speed / base:10.2f}{memory}", flush=True)
+            base = rows[0]["samples_per_s"] if rows else speed
+            row = {"precision": precision.value, "mode": "compiled" if compiled else "eager", "samples_per_s": speed}
+            rows.append(row | {"of_fp32": speed / base, **({} if peak is None else {"peak_memory": peak})})
+    about = f"{where}, torch {torch.__version__}: width {arguments.width}, {arguments.batch_size} episodes a window"
+    print_result({"speeds": rows}, {"peak_memory": "GiB"}, about)
 
 
 def measure(

@@ -5,8 +5,8 @@ In "task" the task of each sample is known. In "domain" it is unknown, and the n
 task. In "class" it predicts the digit. Everything else is the task's default. "joint" learns all tasks at once, with
 the same numbers of updates and new samples. A micro-batch with replay has the same number of old samples in addition.
 
-Accuracies after the last task and forgetting are in %; +- is the standard deviation between seeds. The last line
-compares the table with published results of such methods.
+Accuracies are those after the last task, with the standard deviation between seeds. `bands` compares them with
+published results of such methods.
 
     python benchmarks/models/continual.py [--seeds 3] [--epochs 15] [--processes 2]
 """
@@ -22,6 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.models.task_runs import Report, deviation, mean, train_all
+from benchmarks.recording import create_parser, print_result
 from searchlight.models.liquid.continual import Scenario
 from searchlight.trainables.liquid import LiquidTask
 from searchlight.trainables.liquid.task import Batch
@@ -34,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "replay": {"replay": {"fraction": 0.5}},
     "DER++": {"replay": {"fraction": 0.5, "logits_weight": 0.5}},
 }
+UNITS = {"accuracy": "%", "deviation": "%", "forgotten": "%", "cpu": "s"}
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 Table = Mapping[str, Mapping[str, list[Report]]]
 
@@ -50,16 +52,21 @@ class JointTask(LiquidTask):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     rows = {scenario: measure(scenario, arguments) for scenario in SCENARIOS}
     table = {method: {scenario: rows[scenario][method] for scenario in SCENARIOS} for method in rows["class"]}
-    show(table, f"{arguments.epochs} epochs, {arguments.seeds} seeds")
-    missed = unmet(table)
-    print(f"bands: {'; '.join(missed) if missed else 'met'}")
+    methods = [
+        {"method": method, "scenario": scenario, **describe(reports)}
+        for method, results in table.items()
+        for scenario, reports in results.items()
+    ]
+    bands = [{"band": band, "met": met} for band, met in check_bands(table).items()]
+    about = f"Split-Digits in 5 tasks, {arguments.epochs} epochs, {arguments.seeds} seeds"
+    print_result({"methods": methods, "bands": bands}, UNITS, about)
 
 
 def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list[Report]]:
@@ -71,35 +78,27 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list
     return dict(zip([*METHODS, "joint"], results + joint, strict=True))
 
 
-def show(table: Table, trained: str) -> None:
-    print(f"Split-Digits in 5 tasks, {trained}: accuracy in %, what was forgotten, CPU seconds")
-    print(f"{'':8}" + "".join(f"{f'{scenario}-incremental':>27}" for scenario in SCENARIOS))
-    print(f"{'':8}" + f"{'accuracy':>13}{'forgot':>8}{'s':>6}" * len(SCENARIOS))
-    for method, results in table.items():
-        print(f"{method:8}" + "".join(_cells(results[scenario]) for scenario in SCENARIOS))
-
-
-def unmet(table: Table) -> list[str]:
-    """Return the expected bands of accuracy that are not met."""
+def check_bands(table: Table) -> dict[str, bool]:
+    """Return whether the accuracy is in each of the bands in which published results are."""
     accuracy = {
         (method, scenario): 100 * mean(reports, "val/score")
         for method, results in table.items()
         for scenario, reports in results.items()
     }
-    bands = {
+    return {
         "class-incremental naive at most 25": accuracy["naive", "class"] <= 25,
         "class-incremental replay at least 85": accuracy["replay", "class"] >= 85,
         "task-incremental EWC at least naive": accuracy["EWC", "task"] >= accuracy["naive", "task"],
         "task-incremental SI at least naive": accuracy["SI", "task"] >= accuracy["naive", "task"],
     }
-    return [f"{band}: not met" for band, met in bands.items() if not met]
 
 
-def _cells(reports: list[Report]) -> str:
-    score = f"{100 * mean(reports, 'val/score'):.1f} +- {100 * deviation(reports, 'val/score'):.1f}"
-    told = all("val/forgetting" in report for report in reports)
-    forgot = f"{100 * mean(reports, 'val/forgetting'):.1f}" if told else "-"
-    return f"{score:>13}{forgot:>8}{mean(reports, 'seconds'):6.1f}"
+def describe(reports: list[Report]) -> dict[str, float]:
+    """Return the mean and the deviation of the accuracy, the forgetting if there are several tasks, and CPU seconds."""
+    row = {"accuracy": 100 * mean(reports, "val/score"), "deviation": 100 * deviation(reports, "val/score")}
+    if all("val/forgetting" in report for report in reports):
+        row["forgotten"] = 100 * mean(reports, "val/forgetting")
+    return row | {"cpu": mean(reports, "seconds")}
 
 
 if __name__ == "__main__":

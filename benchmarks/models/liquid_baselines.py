@@ -8,7 +8,6 @@ time step.
     python benchmarks/models/liquid_baselines.py [--only NAME ...] [--set samples=2048]
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import add_settings, create_parser, parse_settings, print_progress, print_result
 from searchlight.search.space.flatten import nest
 from searchlight.trainables.liquid import LiquidTask, data
 from searchlight.trainables.liquid.config import LiquidConfig
@@ -63,47 +63,37 @@ class Outcome(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
-    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE of the task's config, in all of them")
+    add_settings(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    given = dict(part.split("=", 1) for part in arguments.set)
+    runs, errors = [], []
     for name in arguments.only:
-        settings = RUNS[name] | {"test_samples": 100_000} | given
+        settings = RUNS[name] | {"test_samples": 100_000} | parse_settings(arguments)
         start = time.process_time()
         outcome = run(LiquidTask(LiquidConfig.model_validate(nest(settings))))
-        told = " ".join(f"{key}={value}" for key, value in settings.items())
-        print(f"{name}: {time.process_time() - start:.0f} s of one core\n  {told}")
-        show(outcome)
-        print(flush=True)
+        written = " ".join(f"{key}={value}" for key, value in settings.items())
+        runs.append({"run": name, "settings": written, "cpu": time.process_time() - start})
+        for domain, end in outcome.end.items():
+            found = {**outcome.baselines[domain], "after": outcome.after[domain], "end": end}
+            errors.append({"run": name, "domain": domain, **found})
+        print_progress(f"{name}: {runs[-1]['cpu']:.0f} s")
+    print_result({"runs": runs, "errors": errors}, {"cpu": "s"})
 
 
 def run(task: LiquidTask) -> Outcome:
     """Train a task to its end and return its errors."""
     after: dict[int, Errors] = {}
     for report in train(task):
-        after[task.learning] = _errors(task, report)  # the last report of each
+        after[task.learning] = _get_errors(task, report)  # the last report of each
     own = [after[number][domain] for number, tests in enumerate(task.stream.tests) for domain in tests]
     domains = [domain for tests in task.stream.tests for domain in tests]
     source = data.read(task.config.data, task.config.length, task.files)
     return Outcome(dict(zip(domains, own, strict=True)), after[task.stream.tasks - 1], source.baselines)
 
 
-def show(outcome: Outcome) -> None:
-    """Print a row for each domain. A star marks errors below the 3-gram for bytes, or below "ar_dt" for values."""
-    names = list(next(iter(outcome.baselines.values())))
-    bar = "3-gram" if "3-gram" in names else "ar_dt"
-    print(f"{'':14}" + "".join(f"{name:>10}" for name in (*names, "after", "end", "forgotten")))
-    for domain, end in outcome.end.items():
-        baselines, after = outcome.baselines[domain], outcome.after[domain]
-        row = "".join(f"{baselines[name]:10.4f}" for name in names)
-        marked = "".join(f"{f'{value:.4f}' + ('*' if value < baselines[bar] else ' '):>10}" for value in (after, end))
-        print(f"{domain:14}{row}{marked}{end - after:+10.4f}")
-    print(f"* below {bar}")
-
-
-def _errors(task: LiquidTask, report: Mapping[str, float]) -> Errors:
+def _get_errors(task: LiquidTask, report: Mapping[str, float]) -> Errors:
     measure = ERRORS[task.stream.kind]
     return {domain: report[f"val/{measure}_{domain}"] for tests in task.stream.tests for domain in tests}
 

@@ -13,12 +13,10 @@ spikingjelly declares torchvision, which it does not need here:
     python benchmarks/models/liquid_speed.py [--rounds 30] [--batch-size 8] [--steps 128] [--units 64] [--threads 1]
 """
 
-import argparse
-import importlib.metadata
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +25,14 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import (
+    Row,
+    create_parser,
+    describe_versions,
+    get_quartiles,
+    print_progress,
+    print_result,
+)
 from searchlight.models.liquid.cells import NCP, CfC, Liquid
 from searchlight.models.liquid.spiking import LIF
 
@@ -56,7 +62,7 @@ class Contender:
     peers: tuple[str, ...] = ()
 
 
-def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict[str, Contender]:
+def build_contenders(batch: int, steps: int, units: int, device: torch.device) -> dict[str, Contender]:
     """Build the models by name, peers first. Inputs are as wide as the layer."""
     dt = torch.rand(batch, steps, 1, device=device) + 0.5
     motor = max(1, units // 4)
@@ -70,13 +76,13 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
     add(NCPS, ncps.torch.CfC(units, units))
     add(NCPS_PLAIN, ncps.torch.CfC(units, units, backbone_layers=0, backbone_units=0))
     circuit = NCP(units, units, motor).to(device)
-    wired, masks = wired_like(circuit)
-    add(NCPS_WIRED, wired.to(device), run=lambda x: masked_once(wired, masks, x))
+    wired, masks = build_wired(circuit)
+    add(NCPS_WIRED, wired.to(device), run=lambda x: run_masked(wired, masks, x))
     leaky = snntorch.Leaky(beta=DECAY, learn_beta=True, reset_delay=False).to(device)
-    add(SNNTORCH, leaky, run=lambda x: step_by_step(leaky, x))
-    node = lif_node()
+    add(SNNTORCH, leaky, run=lambda x: run_steps(leaky, x))
+    node = build_lif_node()
     if node is not None:
-        add(SPIKINGJELLY, node, run=lambda x: all_steps(node, x))
+        add(SPIKINGJELLY, node, run=lambda x: run_all_steps(node, x))
 
     cell = CfC(units, units).to(device)
     add("CfC", cell, NCPS_PLAIN)
@@ -90,7 +96,7 @@ def contenders(batch: int, steps: int, units: int, device: torch.device) -> dict
 
 
 @torch.no_grad()
-def wired_like(circuit: NCP) -> tuple[nn.Module, dict[str, Tensor]]:
+def build_wired(circuit: NCP) -> tuple[nn.Module, dict[str, Tensor]]:
     """Build ncps' wired CfC with the layers and weights of `circuit`. Return it and the masks of its time gates."""
     fans = dict.fromkeys(FANS, 1)  # which masks it draws does not matter
     other = ncps.torch.CfC(circuit.inputs, wirings.NCP(*circuit.widths, **fans))
@@ -107,12 +113,12 @@ def wired_like(circuit: NCP) -> tuple[nn.Module, dict[str, Tensor]]:
     return other, masks
 
 
-def masked_once(wired: nn.Module, masks: dict[str, Tensor], x: Tensor) -> Tensor:
+def run_masked(wired: nn.Module, masks: dict[str, Tensor], x: Tensor) -> Tensor:
     weights = {name: wired.get_parameter(name) * mask for name, mask in masks.items()}
     return torch.func.functional_call(wired, weights, (x,))[0]
 
 
-def step_by_step(leaky: snntorch.Leaky, x: Tensor) -> Tensor:
+def run_steps(leaky: snntorch.Leaky, x: Tensor) -> Tensor:
     membrane, spikes = torch.zeros_like(x[:, 0]), []
     for current in x.unbind(1):
         spike, membrane = leaky(current, membrane)
@@ -120,7 +126,7 @@ def step_by_step(leaky: snntorch.Leaky, x: Tensor) -> Tensor:
     return torch.stack(spikes, dim=1)
 
 
-def lif_node() -> nn.Module | None:
+def build_lif_node() -> nn.Module | None:
     """Build spikingjelly's neuron with the same equations, or return None if that is not installed.
 
     The equations have a soft detached reset and an arc-tangent surrogate. Its decay is not learned.
@@ -128,7 +134,7 @@ def lif_node() -> nn.Module | None:
     try:
         from spikingjelly.activation_based import neuron, surrogate
     except ModuleNotFoundError as error:
-        print(f"{error.name} is missing, so {SPIKINGJELLY} is left out; see the top of this file")
+        print_progress(f"{error.name} is missing, so {SPIKINGJELLY} is left out; see the top of this file")
         return None
     return neuron.LIFNode(
         tau=1 / (1 - DECAY),
@@ -140,23 +146,23 @@ def lif_node() -> nn.Module | None:
     )
 
 
-def all_steps(node: nn.Module, x: Tensor) -> Tensor:
+def run_all_steps(node: nn.Module, x: Tensor) -> Tensor:
     node.reset()
     return node(x.transpose(0, 1)).transpose(0, 1)
 
 
-def seconds(contender: Contender, x: Tensor) -> float:
+def time_pass(contender: Contender, x: Tensor) -> float:
     """Measure the seconds of one pass."""
     contender.model.zero_grad(set_to_none=True)
     x.grad = None
-    wait(x.device)
+    synchronize(x.device)
     start = time.perf_counter()
     contender.run(x).sum().backward()
-    wait(x.device)
+    synchronize(x.device)
     return time.perf_counter() - start
 
 
-def wait(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -165,33 +171,29 @@ def measure(among: dict[str, Contender], x: Tensor, rounds: int) -> dict[str, li
     taken: dict[str, list[float]] = {name: [] for name in among}
     for turn in range(-WARM, rounds):
         for name, contender in among.items():
-            passed = seconds(contender, x)
+            passed = time_pass(contender, x)
             if turn >= 0:
                 taken[name].append(passed)
     return taken
 
 
-def show(among: dict[str, Contender], taken: dict[str, list[float]], tokens: int) -> None:
-    print(f"{'':26}{'ms a pass':>11}{'k tokens/s':>12}")
+def describe_speeds(taken: dict[str, list[float]], tokens: int) -> Iterator[Row]:
+    """Yield the milliseconds of a pass of each model, and the thousands of tokens per second."""
+    for name, passes in taken.items():
+        middle = statistics.median(passes)
+        yield {"cell": name, "pass": 1e3 * middle, "tokens": tokens / middle / 1e3}
+
+
+def describe_ratios(among: dict[str, Contender], taken: dict[str, list[float]]) -> Iterator[Row]:
+    """Yield how many times as fast each model is as each of its peers."""
     for name, contender in among.items():
-        middle = statistics.median(taken[name])
-        ratios = []
         for peer in contender.peers:
-            turns = [b / a for a, b in zip(taken[name], taken[peer], strict=True)]
-            low, median, high = statistics.quantiles(turns, n=4, method="inclusive") if len(turns) > 1 else 3 * turns
-            ratios.append(f"{median:.1f}x ({low:.1f} to {high:.1f}) {peer}")
-        print(f"{name:26}{1e3 * middle:11.2f}{tokens / middle / 1e3:12.1f}   {', '.join(ratios)}".rstrip())
-
-
-def version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "missing"
+            low, median, high = get_quartiles(b / a for a, b in zip(taken[name], taken[peer], strict=True))
+            yield {"cell": name, "peer": peer, "ratio": median, "low": low, "high": high}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=128)
@@ -200,17 +202,18 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    places = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
-    for device in places:
-        where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {given.threads}"
-        among = contenders(given.batch_size, given.steps, given.units, device)
-        print(
-            f"{where}; {', '.join(f'{peer} {version(peer)}' for peer in ('torch', 'ncps', 'snntorch', 'spikingjelly'))}"
-        )
-        print(f"{given.batch_size} sequences of {given.steps} steps, {given.units} inputs and units, fp32")
+    cells, ratios = [], []
+    for device in ["cpu", *["cuda"] * torch.cuda.is_available()]:
+        among = build_contenders(given.batch_size, given.steps, given.units, torch.device(device))
         x = torch.randn(given.batch_size, given.steps, given.units, device=device, requires_grad=True)
         taken = measure(among, x, given.rounds)
-        show(among, taken, given.batch_size * given.steps)
+        own = {} if device == "cpu" else {"device": torch.cuda.get_device_name()}
+        cells += [{**own, **row} for row in describe_speeds(taken, given.batch_size * given.steps)]
+        ratios += [{**own, **row} for row in describe_ratios(among, taken)]
+    versions = describe_versions(("torch", "ncps", "snntorch", "spikingjelly"))
+    sizes = f"{given.batch_size} sequences of {given.steps} steps, {given.units} inputs and units, fp32"
+    about = f"CPU, threads: {given.threads}; {versions}; {sizes}"
+    print_result({"cells": cells, "ratios": ratios}, {"pass": "ms", "tokens": "k/s"}, about)
 
 
 if __name__ == "__main__":

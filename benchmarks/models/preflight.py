@@ -7,7 +7,6 @@ idle machine gives useful ratios.
     python benchmarks/models/preflight.py [arc liquid lm] [--repeats 3] [--predict]
 """
 
-import argparse
 import json
 import resource
 import statistics
@@ -17,16 +16,28 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.recording import SEARCH, Table, create_parser, print_result
+from searchlight.search.config import load_config
+from searchlight.search.experiment import plan
+from searchlight.search.experiment.preflight import build_request, has_gpus
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight.observation import UNLIMITED
+from searchlight.trainables.registry import load_class
+from searchlight.trainables.training.trainer import TrialTrainer
+
 EPOCHS = 6
-CLOSE = 0.1
+CLOSE = 0.1  # of the measured time, at most, is a good prediction off
 
 
 def audit(task: str) -> tuple[float, dict[str, Any]]:
     """Return the CPU seconds of an audit, and the audit."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as storage:
-        command = [sys.executable, str(ROOT / "search" / "run.py"), task, "--preflight", "--json", "--storage", storage]
+        command = [sys.executable, str(SEARCH), task, "--preflight", "--json", "--storage", storage]
         found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, found
@@ -34,16 +45,6 @@ def audit(task: str) -> tuple[float, dict[str, Any]]:
 
 def measure_epoch(task: str, where: str, precision: str) -> float:
     """Return the mean seconds of an epoch of the config that the audit calls `where`, without the first epoch."""
-    import torch
-
-    from searchlight.search.config import load_config
-    from searchlight.search.experiment import plan
-    from searchlight.search.experiment.preflight import build_request, has_gpus
-    from searchlight.trainables.context import Context
-    from searchlight.trainables.preflight.observation import UNLIMITED
-    from searchlight.trainables.registry import load_class
-    from searchlight.trainables.training.trainer import TrialTrainer
-
     with tempfile.TemporaryDirectory() as storage:
         planned = plan(load_config({"task": task, "storage": storage}))
     request = build_request(planned)
@@ -61,26 +62,22 @@ def measure_epoch(task: str, where: str, precision: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("tasks", nargs="*", default=["arc", "liquid", "lm"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--predict", action="store_true")
     given = parser.parse_args()
+    audits, predictions = [], []
     for task in given.tasks:
         runs = [audit(task) for _ in range(given.repeats)]
         cpu = [seconds for seconds, _ in runs]
-        print(f"{task:7} {min(cpu):.1f} to {max(cpu):.1f} CPU seconds", flush=True)
-        ratios = []
-        for cost in runs[-1][1]["costs"] if given.predict else ():
-            if cost["epoch_s"]:
-                measured = measure_epoch(task, cost["where"], cost["precision"])
-                ratios.append(cost["epoch_s"] / measured)
-                print(
-                    f"  {cost['where'] or 'defaults':28} {cost['epoch_s']:8.3f} s predicted, {measured:8.3f} s measured"
-                )
-        if ratios:
-            close = sum(abs(ratio - 1) <= CLOSE for ratio in ratios)
-            print(f"  within {CLOSE:.0%}: {close} of {len(ratios)} configs")
+        audits.append({"task": task, "cpu_low": min(cpu), "cpu_high": max(cpu)})
+        for cost in (cost for cost in runs[-1][1]["costs"] if given.predict and cost["epoch_s"]):
+            measured = measure_epoch(task, cost["where"], cost["precision"])
+            row = {"task": task, "config": cost["where"] or "defaults", "predicted": cost["epoch_s"]}
+            predictions.append(row | {"measured": measured, "is_close": abs(cost["epoch_s"] / measured - 1) <= CLOSE})
+    figures: dict[str, Table] = {"audits": audits, **({"predictions": predictions} if predictions else {})}
+    print_result(figures, dict.fromkeys(("cpu_low", "cpu_high", "predicted", "measured"), "s"))
 
 
 if __name__ == "__main__":

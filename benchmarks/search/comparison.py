@@ -103,7 +103,7 @@ def _choose_upper_median(values: Array) -> Array:
 
 
 MEASURES = {
-    "final ratio": Measure(get_final_ratio, _compute_geometric_mean),
+    "final_ratio": Measure(get_final_ratio, _compute_geometric_mean),
     "wins": Measure(get_win_share, lambda shares: shares.mean(-1)),
     "time": Measure(get_relative_time, _choose_upper_median),
 }

@@ -11,10 +11,9 @@ config is its mean over all recorded seeds, and the unit is that of the task.
     python benchmarks/search/confirmation.py [--searches 400] [--processes 2] [--replays]
 """
 
-import argparse
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from multiprocessing import Pool
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import Row, Table, create_parser, print_result
 from benchmarks.search.problems.digit_seeds import load_values
 from benchmarks.search.problems.hartmann import ALPHA, A, P
 from searchlight.search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
@@ -33,6 +33,7 @@ from searchlight.search.schedulers.confirmation import default_runs, next_round,
 from searchlight.search.space.objectives import Objective
 
 TRIALS = 20
+UNITS = dict.fromkeys(("worse_without", "worse", "pick_covered", "differences_covered"), "%")
 RUNS = (default_runs(TRIALS, 1), 15)
 NOISES = (0.3, 1.0, 3.0)  # standard deviation of a run, in spreads of the true values
 THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.9)
@@ -101,23 +102,23 @@ def draw_normal(draw: Rng, count: int) -> Array:
     return draw.standard_normal(count)
 
 
-def branin(points: Array) -> Array:
+def compute_branin(points: Array) -> Array:
     x, y = 15 * points[:, 0] - 5, 15 * points[:, 1]
     valley = (y - 5.1 * x**2 / (4 * np.pi**2) + 5 * x / np.pi - 6) ** 2
     return -np.log1p(valley + 10 * (1 - 1 / (8 * np.pi)) * np.cos(x) + 10)
 
 
-def hartmann6(points: Array) -> Array:
+def compute_hartmann6(points: Array) -> Array:
     """Return Hartmann's function, of which larger values are better here."""
     return np.exp(-(A[6] * (points[:, None] - P[6]) ** 2).sum(axis=2)) @ ALPHA
 
 
-def bowl(points: Array) -> Array:
+def compute_bowl(points: Array) -> Array:
     """Return a quadratic of 20 parameters of which a few matter."""
     return -(((points - 0.3) ** 2) @ 0.7 ** np.arange(points.shape[1]))
 
 
-def in_cube(dimensions: int) -> Callable[[Rng, int], Array]:
+def draw_in_cube(dimensions: int) -> Callable[[Rng, int], Array]:
     return lambda draw, count: draw.random((count, dimensions))
 
 
@@ -134,9 +135,9 @@ PROBLEMS = {
         Problem("noisy if bad", draw_normal, 0.84, factor=lambda true: np.exp(-0.4 * true)),
         Problem("noisy if good", draw_normal, 0.84, factor=lambda true: np.exp(0.4 * true)),
         Problem("heavy-tailed noise", draw_normal, 0.84, degrees=3),
-        Problem("branin, 2 parameters", in_cube(2), 0.84, branin),
-        Problem("hartmann, 6 parameters", in_cube(6), 0.5, hartmann6),
-        Problem("bowl, 20 parameters", in_cube(20), 0.84, bowl),
+        Problem("branin, 2 parameters", draw_in_cube(2), 0.84, compute_branin),
+        Problem("hartmann, 6 parameters", draw_in_cube(6), 0.5, compute_hartmann6),
+        Problem("bowl, 20 parameters", draw_in_cube(20), 0.84, compute_bowl),
     )
 }
 
@@ -261,76 +262,49 @@ def compare_picks(simulator: Simulator | Replay, draw: Rng, runs: int) -> Outcom
     )
 
 
-def gains(outcomes: Sequence[Outcome], threshold: float) -> Array:
+def compute_gains(outcomes: Sequence[Outcome], threshold: float) -> Array:
     """Return the true value of each pick less that of the defaults, if finalists are chosen from `threshold` on."""
     return np.array([outcome.gain if outcome.sure >= threshold else 0.0 for outcome in outcomes])
 
 
-def row(outcomes: Sequence[Outcome], noise: float) -> list[float]:
-    """Return the figures of a line of the table."""
-    picked, without = gains(outcomes, CHOSEN_FROM), np.array([outcome.gain_without for outcome in outcomes])
-    less = picked - without
-    return [
-        100 * np.mean([outcome.worse_without for outcome in outcomes]),
-        100 * np.mean(picked < 0),
-        np.mean([outcome.bias_without for outcome in outcomes]) / noise,
-        np.mean([outcome.bias for outcome in outcomes]) / noise,
-        100 * np.mean([outcome.covered for outcome in outcomes]),
-        100 * np.mean([covered for outcome in outcomes for covered in outcome.differences_covered]),
-        without.mean(),
-        picked.mean(),
-        less.mean(),
-        2 * less.std(ddof=1) / np.sqrt(len(less)),
-    ]
+def describe(outcomes: Sequence[Outcome], noise: float) -> Row:
+    """Return the figures of the searches of a problem. Shares are in percent."""
+    picked, without = compute_gains(outcomes, CHOSEN_FROM), np.array([outcome.gain_without for outcome in outcomes])
+    more = picked - without
+    found = {
+        "worse_without": 100 * np.mean([outcome.worse_without for outcome in outcomes]),
+        "worse": 100 * np.mean(picked < 0),
+        "bias_without": np.mean([outcome.bias_without for outcome in outcomes]) / noise,
+        "bias": np.mean([outcome.bias for outcome in outcomes]) / noise,
+        "pick_covered": 100 * np.mean([outcome.covered for outcome in outcomes]),
+        "differences_covered": 100 * np.mean([each for outcome in outcomes for each in outcome.differences_covered]),
+        "gain_without": without.mean(),
+        "gain": picked.mean(),
+        "more": more.mean(),
+        "more_error": 2 * more.std(ddof=1) / np.sqrt(len(more)),
+    }
+    return {name: float(value) for name, value in found.items()}
 
 
-def print_table(results: Results, noise: float, runs: int) -> None:
-    print(f"\nnoise {noise:g} spreads, {runs} confirming runs, {num_finalists(runs)} finalists")
-    print_head()
-    table = []
-    for name in PROBLEMS:
-        figures = row(results[name, noise, runs], noise)
-        table.append(figures)
-        print_row(name, figures)
-    print_row("mean", list(np.mean(table, axis=0)))
-    worse = [name for name, figures in zip(PROBLEMS, table, strict=True) if figures[8] < -figures[9]]
-    print(f"gains less, by more than 2 standard errors: {', '.join(worse) or 'nowhere'}")
+def describe_problems(results: Results, noise: float, runs: int) -> Iterator[Row]:
+    """Yield the figures of each problem, and their means."""
+    setting = {"noise": noise, "runs": runs, "finalists": num_finalists(runs)}
+    rows = [describe(results[name, noise, runs], noise) for name in PROBLEMS]
+    means = {figure: float(np.mean([row[figure] for row in rows])) for figure in rows[0]}
+    for name, row in zip([*PROBLEMS, "mean"], [*rows, means], strict=True):
+        yield {**setting, "problem": name, **row}
 
 
-def print_replays(results: Results, runs: int) -> None:
-    print(f"\nrecorded trainings, {runs} confirming runs, {num_finalists(runs)} finalists")
-    print_head()
-    for name, given in REPLAYS.items():
-        print_row(name, row(results[name, 0.0, runs], Replay(*given).noise))
-
-
-def print_head() -> None:
-    print(f"{'':24}{'worse than defaults':>20}{'bias, in sd':>15}{'covered':>16}{'gain over the defaults':>38}")
-    heads = [f"{head:>{width}}" for head, width in zip(["without", "with"] * 2, (12, 8, 9, 6), strict=True)]
-    print(f"{'':24}{''.join(heads)}{'pick':>8}{'differ.':>8}{'without':>10}{'with':>8}{'more':>20}")
-
-
-def print_row(name: str, figures: Sequence[float]) -> None:
-    worse_without, worse, bias_without, bias, pick, difference, without, gain, more, error = figures
-    print(
-        f"{name:24}{worse_without:11.1f}%{worse:7.1f}%{bias_without:9.2f}{bias:6.2f}{pick:7.1f}%{difference:7.1f}%"
-        f"{without:10.3f}{gain:8.3f}{more:+12.3f} +- {error:.3f}"
-    )
-
-
-def print_thresholds(results: Results) -> None:
-    print("\nby the probability from which on a finalist is chosen: worse than the defaults / gain, mean over problems")
-    print(f"{'':24}{''.join(f'{threshold:>16.2f}' for threshold in THRESHOLDS)}")
-    for noise, runs in product(NOISES, RUNS):
-        cells = []
-        for threshold in THRESHOLDS:
-            own = [gains(results[name, noise, runs], threshold) for name in PROBLEMS]
-            cells.append(f"{100 * np.mean([gain < 0 for gain in own]):7.1f}% / {np.mean(own):.3f}")
-        print(f"{f'noise {noise:g}, {runs} runs':24}{''.join(f'{cell:>16}' for cell in cells)}")
+def describe_thresholds(results: Results) -> Iterator[Row]:
+    """Yield the means over problems by the probability from which on a finalist is chosen."""
+    for noise, runs, threshold in product(NOISES, RUNS, THRESHOLDS):
+        found = [compute_gains(results[name, noise, runs], threshold) for name in PROBLEMS]
+        shares = {"worse": 100 * float(np.mean([gain < 0 for gain in found])), "gain": float(np.mean(found))}
+        yield {"noise": noise, "runs": runs, "threshold": threshold, **shares}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--searches", type=int, default=400, help="of each problem, noise and number of runs")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--replays", action="store_true", help="draw from recorded trainings alone")
@@ -339,15 +313,24 @@ def main() -> None:
     with Pool(given.processes) as pool:
         found = pool.starmap(simulate, [(*case, given.searches) for case in cases], chunksize=1)
     results = dict(zip(cases, found, strict=True))
-    print(f"{given.searches} searches of {TRIALS} trials; a finalist is chosen from {CHOSEN_FROM:g} on")
+    figures: dict[str, Table] = {}
     if not given.replays:
-        for runs, noise in product(RUNS, NOISES):
-            print_table(results, noise, runs)
-        print_thresholds(results)
-    for runs in RUNS:
-        print_replays(results, runs)
-    for name, replay in ((name, Replay(*replayed)) for name, replayed in REPLAYS.items()):
-        print(f"{name}: noise of a run {replay.noise:.3f}, spread of the configs {replay.spread:.3f}")
+        settings = product(RUNS, NOISES)
+        figures["problems"] = [row for runs, noise in settings for row in describe_problems(results, noise, runs)]
+        figures["thresholds"] = list(describe_thresholds(results))
+    replays = {name: Replay(*replayed) for name, replayed in REPLAYS.items()}
+    figures["replays"] = [
+        {"problem": name, "runs": runs, "finalists": num_finalists(runs)}
+        | describe(results[name, 0.0, runs], replay.noise)
+        for runs in RUNS
+        for name, replay in replays.items()
+    ]
+    figures["replayed"] = [
+        {"problem": name, "noise_of_run": replay.noise, "spread_of_configs": replay.spread}
+        for name, replay in replays.items()
+    ]
+    about = f"{given.searches} searches of {TRIALS} trials; a finalist is chosen from {CHOSEN_FROM:g} on"
+    print_result(figures, UNITS, about)
 
 
 if __name__ == "__main__":

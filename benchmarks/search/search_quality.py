@@ -9,17 +9,18 @@ Each search is stored in --runs, and searches in that file are not run again. So
 run. --report runs nothing, and reports the seeds that all sides have.
 """
 
-import argparse
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import RESULTS, Table, create_parser, print_progress, print_result
 from benchmarks.search.comparison import (
     MEASURES,
     RESAMPLES,
@@ -42,7 +43,7 @@ from benchmarks.search.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add
 from benchmarks.search.variants import VARIANTS
 
 PEER = "ray"
-RUNS = Path(__file__).resolve().parents[1] / "results" / "search_quality.parquet"
+RUNS = RESULTS / "search_quality.parquet"
 SEEDS = 40  # the recorded ones, so that nothing needs to run without options
 OURS = ("hyperband", "asha")
 PUBLISHED = (*OURS, "ray", "random", "optuna-hyperband")  # the sides that are recorded on all problems
@@ -56,6 +57,16 @@ GROUPS = (
 )
 SHARES = (0.1, 0.25, 0.5, 1.0)  # of the budget, at which regrets are printed
 
+ABOUT = (
+    f"{GANGS} gangs, time for {TRAININGS} full trainings in each. Regrets have medians and quartiles. "
+    "final_ratio: geometric mean of the ratios of final medians to those of the peer. wins: mean share of seeds that "
+    "end lower; a tie counts half. time: median share of the peer's time to its final median (inf: not within the "
+    "budget). by_best: if trials are judged by their best reports. at_rest: without the trials that train in the end. "
+    "Intervals: 95 %, by bootstrap over seeds, and over both seeds and problems."
+)
+UNITS = {"diverged": "%", "lost": "%", "ask": "ms", "chosen_on_halves": "%"}
+
+Figures = dict[str, Any]
 Outcomes = dict[str, dict[str, list[Row]]]  # rows by seed, of each problem and side
 
 
@@ -92,31 +103,37 @@ def pair_finals(problem: Problem, sides: dict[str, list[Row]], side: str, judged
     return Pair(ours, theirs if judged == "by best" else pair.theirs[:, -1:])
 
 
-def print_problem(problem: Problem, sides: dict[str, list[Row]], corrected: dict[str, float]) -> None:
-    """Print a line per side. `corrected` has the p-value of each side, corrected over all problems."""
-    kind = "held out" if problem.held_out else "tuned on"
-    print(f"{problem.name} ({kind}, {problem.delivered}, {len(sides[PEER])} seeds), regret: median, quartiles")
-    shares = "".join(f"{share:>23.0%}" for share in SHARES)
-    print(
-        f"  {'':>11}{shares} {'ratio':>6} {'win/tie/lose':>12} {'time':>5} {'p Holm':>6} {'by best':>7} {'at rest':>7} "
-        f"{'trials':>6} {'whole':>5} {'diverged':>8} {'lost':>5} {'ask':>6}"
-    )
+def describe_problem(problem: Problem, sides: dict[str, list[Row]], corrected: dict[str, float]) -> list[Figures]:
+    """Return a row per side. `corrected` has the p-value of each side, corrected over all problems."""
+    described = []
     for side, rows in sides.items():
         pair = pair_with_peer(problem, sides, side)
         moments = np.array([row.regrets for row in rows])[:, [round(share * POINTS) - 1 for share in SHARES]]
-        quartiles = np.percentile(moments, (50, 25, 75), axis=0).T
-        cells = "".join(f"{f'{middle:.4f} {low:.3f}-{high:.3f}':>23}" for middle, low, high in quartiles)
-        by_best_report = statistics.median(row.by_best_report for row in rows)
-        at_rest = statistics.median(row.at_rest for row in rows)
-        asked = sum(row.decisions for row in rows) / sum(row.suggestions for row in rows)
-        print(
-            f"  {side:>11}{cells} {get_final_ratio(pair):>6.2f} {'/'.join(map(str, count_wins(pair))):>12} "
-            f"{get_relative_time(pair):>5.2f} {corrected[side]:>6.3f} {by_best_report:>7.4f} {at_rest:>7.4f} "
-            f"{statistics.fmean(row.trials for row in rows):>6.0f} {statistics.fmean(row.whole for row in rows):>5.0f} "
-            f"{sum(row.diverged for row in rows) / sum(row.trials for row in rows):>8.0%} "
-            f"{sum(row.lost for row in rows) / sum(row.spent for row in rows):>5.0%} {1000 * asked:>3.0f} ms"
+        regrets = {}
+        for share, quartiles in zip(SHARES, np.percentile(moments, (50, 25, 75), axis=0).T.tolist(), strict=True):
+            regrets |= dict(zip((f"regret_{share:.0%}{end}" for end in ("", "_low", "_high")), quartiles, strict=True))
+        described.append(
+            {
+                "problem": problem.name,
+                "kind": "held out" if problem.held_out else "tuned on",
+                "delivered": problem.delivered,
+                "seeds": len(rows),
+                "side": side,
+                **regrets,
+                "ratio": float(get_final_ratio(pair)),
+                **name_wins([pair]),
+                "time": float(get_relative_time(pair)),
+                "p_holm": corrected[side],
+                "by_best": statistics.median(row.by_best_report for row in rows),
+                "at_rest": statistics.median(row.at_rest for row in rows),
+                "trials": round(statistics.fmean(row.trials for row in rows)),
+                "whole": round(statistics.fmean(row.whole for row in rows)),
+                "diverged": 100 * sum(row.diverged for row in rows) / sum(row.trials for row in rows),
+                "lost": 100 * sum(row.lost for row in rows) / sum(row.spent for row in rows),
+                "ask": 1000 * sum(row.decisions for row in rows) / sum(row.suggestions for row in rows),
+            }
         )
-    print(flush=True)
+    return described
 
 
 def find_best_peer(sides: dict[str, list[Row]], peers: Sequence[str]) -> str:
@@ -124,129 +141,127 @@ def find_best_peer(sides: dict[str, list[Row]], peers: Sequence[str]) -> str:
     return min(peers, key=lambda side: statistics.median(row.regrets[-1] for row in sides[side]))
 
 
-def print_summary(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int) -> None:
-    """Print each measure of each side over the problems of a kind, with its intervals."""
-    print(
-        f"against {PEER}, over problems; 95 % intervals by bootstrap over [seeds] and over [seeds and problems]\n"
-        "final ratio: geometric mean of the ratios of final medians\n"
-        "wins: mean share of seeds that end lower; a tie counts half\n"
-        "time: median share of its time to its final median (inf: not within the budget)"
-    )
+def summarize(
+    problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int
+) -> Iterator[Figures]:
+    """Yield the measures of each side over the problems of a kind, with their intervals."""
     kinds = {
         "tuned on": [problem for problem in problems if not problem.held_out],
         "held out": [problem for problem in problems if problem.held_out],
         "all": problems,
     }
+
+    def measure(side: str, kind: str, against: str, pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[Figures]:
+        if pairs:  # there may be no problem of a kind
+            row: Figures = {"side": side, "problems": kind, "against": against}
+            for name in names:
+                row |= name_interval(name, bootstrap(MEASURES[name], pairs, resamples))
+            lower = sum(bool(get_final_ratio(pair) < 1) for pair in pairs)
+            yield row | {"ends_lower_on": lower, "of": len(pairs), **name_wins(pairs)}
+
     for side in (side for side in sides if side != PEER):
         for kind, chosen in kinds.items():
             pairs = [pair_with_peer(problem, outcomes[problem.name], side) for problem in chosen]
-            print_measures(f"{side:>11}, {kind}", pairs, list(MEASURES), resamples)
+            yield from measure(side, kind, PEER, pairs, list(MEASURES))
         for judged in ("by best", "at rest"):
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
-            print_measures(f"{side:>11}, all, {judged}", pairs, ["final ratio", "wins"], resamples)
+            yield from measure(side, "all", f"{PEER}, {judged}", pairs, ["final_ratio", "wins"])
     peers = [side for side in sides if side not in OURS and side not in VARIANTS]
-    print(f"against other sides, and against the best peer of each problem, of {', '.join(peers)}")
     for side in (side for side in sides if side in OURS):
-        for peer in (peer for peer in sides if peer != side):
+        for peer in (peer for peer in sides if peer not in (side, PEER)):
             pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in problems]
-            print_measures(f"{side:>11}, all, {peer}", pairs, ["final ratio"], resamples)
-            print(f"{'':>15}searches that end lower, equal and higher: {format_wins(pairs)}")
+            yield from measure(side, "all", peer, pairs, ["final_ratio"])
         for kind, chosen in kinds.items():
-            found = [outcomes[problem.name] for problem in chosen]
-            pairs = [
-                pair_with_peer(problem, rows, side, find_best_peer(rows, peers))
-                for problem, rows in zip(chosen, found, strict=True)
-            ]
-            print_measures(f"{side:>11}, {kind}, best peer", pairs, list(MEASURES), resamples)
+            found = [(problem, outcomes[problem.name]) for problem in chosen]
+            pairs = [pair_with_peer(problem, rows, side, find_best_peer(rows, peers)) for problem, rows in found]
+            yield from measure(side, kind, "best peer", pairs, list(MEASURES))
 
 
-def print_variants(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int) -> None:
-    """Print how each variant differs from the default, search by search."""
-    default = OURS[0]
-    for side in (side for side in sides if side in VARIANTS and default in sides):
-        pairs = [pair_with_peer(problem, outcomes[problem.name], side, default) for problem in problems]
-        ratio = format_interval(bootstrap(SEARCHES, pairs, resamples))
-        print(f"  {side} against {default}, ratio of single searches: {ratio}, lower/equal/higher {format_wins(pairs)}")
+def compare_variants(
+    problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int
+) -> Iterator[Figures]:
+    """Yield how each variant differs from the default, search by search."""
+    for side in (side for side in sides if side in VARIANTS and OURS[0] in sides):
+        pairs = [pair_with_peer(problem, outcomes[problem.name], side, OURS[0]) for problem in problems]
+        ratio = name_interval("search_ratio", bootstrap(SEARCHES, pairs, resamples))
+        yield {"side": side, "against": OURS[0], **ratio, **name_wins(pairs)}
 
 
-def print_choice(problems: Sequence[Problem], outcomes: Outcomes) -> None:
-    """Print which of OURS is chosen on some problems, and how both compare with the recipe on the others."""
+def check_choice(problems: Sequence[Problem], outcomes: Outcomes) -> dict[str, Table]:
+    """Return which of OURS is chosen on some problems, and how both compare with the recipe on the others."""
     names = np.array([problem.name for problem in problems])
     pairs = [[pair_with_peer(problem, outcomes[problem.name], side) for problem in problems] for side in OURS]
     ratios = np.array([[get_final_ratio(pair) for pair in of_side] for of_side in pairs])
-    print(f"choice between {' and '.join(OURS)} by the final ratio on the problems that are not left out")
+    groups = []
     for group in GROUPS:
         if 0 < (left := np.isin(names, group)).sum() < len(names):
             found = choose_side(ratios, ~left)
-            on_these, on_others = (", ".join(f"{each:.2f}" for each in of) for of in found[1:])
-            print(f"  {OURS[found.chosen]} ({on_these}) without {', '.join(names[left])} ({on_others} on them)")
-    without = [name for name in names if OURS[choose_side(ratios, names != name).chosen] != OURS[0]]
-    print(f"  {OURS[0]} without any single problem{' but ' * bool(without)}{', '.join(without)}")
+            row: Figures = {"left_out": ", ".join(names[left]), "chosen": OURS[found.chosen]}
+            for side, on_these, on_others in zip(OURS, found.on_these, found.on_others, strict=True):
+                row |= {f"{side}_on_these": float(on_these), f"{side}_on_left_out": float(on_others)}
+            groups.append(row)
+    without = [str(name) for name in names if OURS[choose_side(ratios, names != name).chosen] != OURS[0]]
     halves = choose_on_halves(ratios)
     relative = [each.on_others[0] / each.on_others[1] for each in halves]
-    low, middle, high = np.percentile(relative, (2.5, 50, 97.5))
-    print(
-        f"  {OURS[0]} on {np.mean([each.chosen == 0 for each in halves]):.0%} of random halves; on the other halves, "
-        f"its ratio is {middle:.2f} ({low:.2f} to {high:.2f}) times that of {OURS[1]}"
-    )
+    low, middle, high = np.percentile(relative, (2.5, 50, 97.5)).tolist()
+    choice = {
+        "default": OURS[0],
+        "not_chosen_without": ", ".join(without),
+        "chosen_on_halves": 100 * float(np.mean([each.chosen == 0 for each in halves])),
+        "ratio_on_other_halves": middle,
+        "ratio_on_other_halves_low": low,
+        "ratio_on_other_halves_high": high,
+    }
+    return {"choices": groups, "choice": choice}
 
 
-def print_measures(title: str, pairs: Sequence[Pair], names: Sequence[str], resamples: int) -> None:
-    """Print the measures of those `names` over problems in a line, if there is a problem."""
-    if pairs:
-        found = [f"{name} {format_interval(bootstrap(MEASURES[name], pairs, resamples))}" for name in names]
-        lower = sum(get_final_ratio(pair) < 1 for pair in pairs)
-        print(f"  {title}: {', '.join(found)}, ends lower on {lower} of {len(pairs)}", flush=True)
+def name_wins(pairs: Sequence[Pair]) -> Figures:
+    """Return the numbers of searches that end lower than, equal to and above those of the peer."""
+    counts = np.sum([count_wins(pair) for pair in pairs], axis=0).tolist()
+    return dict(zip(("lower", "equal", "higher"), counts, strict=True))
 
 
-def format_wins(pairs: Sequence[Pair]) -> str:
-    """Return the numbers of searches that end lower than, equal to and above those of the peer as text."""
-    return "/".join(map(str, np.sum([count_wins(pair) for pair in pairs], axis=0)))
+def name_interval(name: str, interval: Interval) -> Figures:
+    """Return an estimate with its intervals over seeds, and over seeds and problems."""
+    ends = ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+    return dict(zip((f"{name}{end}" for end in ends), (interval.value, *interval.seeds, *interval.both), strict=True))
 
 
-def format_interval(interval: Interval) -> str:
-    """Return an estimate and its two intervals as text."""
-    seeds, both = (f"[{low:.2f}, {high:.2f}]" for low, high in (interval.seeds, interval.both))
-    return f"{interval.value:.2f} {seeds} {both}"
-
-
-def report(problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int = RESAMPLES) -> None:
-    """Print the results of the searches."""
+def describe(
+    problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int = RESAMPLES
+) -> dict[str, Table]:
+    """Return the figures of the searches."""
     revisions = Counter(row.revision for of_side in outcomes.values() for rows in of_side.values() for row in rows)
-    told = ", ".join(f"{count} of revision {revision}" for revision, count in revisions.items())
-    print(f"{GANGS} gangs, time for {TRAININGS} full trainings in each; searches: {told}")
-    print(
-        "by best: the final median if trials are judged by their best reports, whatever the side does\n"
-        "at rest: the final median if trials that train in the end do not count\n"
-    )
     corrected = {
         side: correct_by_holm([get_p_value(pair_with_peer(p, outcomes[p.name], side)) for p in problems])
         for side in sides
     }
+    rows: list[Figures] = []
     for number, problem in enumerate(problems):
         of_side = {side: outcomes[problem.name][side] for side in sides}
-        print_problem(problem, of_side, {side: corrected[side][number] for side in sides})
-    print_summary(problems, outcomes, sides, resamples)
-    print_variants(problems, outcomes, sides, resamples)
+        rows += describe_problem(problem, of_side, {side: corrected[side][number] for side in sides})
+    figures: dict[str, Table] = {
+        "revisions": [{"revision": revision, "searches": count} for revision, count in revisions.items()],
+        "problems": rows,
+        "measures": list(summarize(problems, outcomes, sides, resamples)),
+    }
+    if variants := list(compare_variants(problems, outcomes, sides, resamples)):
+        figures["variants"] = variants
     if len(problems) > 1 and set(OURS) <= set(sides):
-        print_choice(problems, outcomes)
+        figures |= check_choice(problems, outcomes)
+    return figures
 
 
 def leave_out_missing(sides: Sequence[str]) -> list[str]:
-    """Return the sides that can be run. Print a line for each of the others."""
+    """Return the sides that can be run. Print a line for each of the others to standard error."""
     missing = {side: package for side in sides if (package := find_missing_package(side))}
     for side, package in missing.items():
-        print(f"{side} is left out, because {package} is not installed: pip install {package}", file=sys.stderr)
+        print_progress(f"{side} is left out, because {package} is not installed: pip install {package}")
     return [side for side in sides if side not in missing]
 
 
-def print_progress(line: str) -> None:
-    """Print the progress of the searches."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--problems", default="", help="names, separated by commas; all by default")
     parser.add_argument("--sides", default=",".join(PUBLISHED), help=f"of {', '.join(ALL_SIDES)}")
@@ -280,7 +295,8 @@ def main() -> None:
     outcomes = group_rows(rows)
     if lacking := [f"{name}/{side}" for name in names for side in sides if not outcomes.get(name, {}).get(side)]:
         sys.exit(f"{given.runs} must have a search of each problem and side, but has none of {', '.join(lacking)}.")
-    report([problem for problem in problems if problem.name in names], outcomes, sides)
+    figures = describe([problem for problem in problems if problem.name in names], outcomes, sides)
+    print_result(figures, UNITS, ABOUT, digits=6)
 
 
 if __name__ == "__main__":

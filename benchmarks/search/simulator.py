@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.search.problems.problems import EPOCH_S, Curve, Problem
 
-SWITCH_S = 0.1  # of a gang to another trial or checkpoint; see benchmarks/results/trial_turnaround.txt
+SWITCH_S = 0.1  # of a gang to another trial or checkpoint; see benchmarks/results/trial_turnaround.json
 
 
 @dataclass(frozen=True)

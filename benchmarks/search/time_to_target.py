@@ -10,7 +10,6 @@ other seeds, the same for all sides, and without any of the tools.
     python benchmarks/search/time_to_target.py --plot docs/images/time_to_target.png      draws the recorded run again
 """
 
-import argparse
 import csv
 import json
 import os
@@ -20,15 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.models.task_runs import in_processes
+from benchmarks.recording import BENCH, ROOT, SEARCH, Row, Table, create_parser, print_progress, print_result
+from benchmarks.search.target_task import EPOCHS, SPACE, train_plainly
+
 HERE = Path(__file__).resolve().parent
-TABLE = HERE.parent / "results" / "bench" / "time_to_target.csv"
-PICTURE = HERE.parents[1] / "docs" / "images" / "time_to_target.png"
+TABLE = BENCH / "time_to_target.csv"
+PICTURE = ROOT / "docs" / "images" / "time_to_target.png"
 SIDES = {"search": "Searchlight", "recipe": "Ray's recipe", "optuna": "Optuna, one process"}
 COLORS = {"search": "#1f6fb4", "recipe": "#d9822b", "optuna": "#7a7a7a"}
 LATEST_S = 10  # after its time a side is killed: later reports do not count
@@ -66,12 +71,12 @@ def run(side: str, seed: int, seconds: float) -> Run:
         token = Path(folder) / "ray-token"
         token.write_text("0" * 64)
         own = {"BENCH_LOG": str(log), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-        env = {**os.environ, **own, "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+        env = {**os.environ, **own, "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONPATH": f"{HERE}:{ROOT}"}
         env.pop("MLFLOW_TRACKING_URI", None)
         start = time.time()
         with open(Path(folder) / "errors", "w+") as errors, open(Path(folder) / "out", "w+") as out:
             process = subprocess.Popen(
-                [sys.executable, *command(side, seed, seconds, folder)],
+                [sys.executable, *build_command(side, seed, seconds, folder)],
                 env=env,
                 cwd=folder,
                 stdout=out,
@@ -87,28 +92,26 @@ def run(side: str, seed: int, seconds: float) -> Run:
             if process.returncode and not reports:  # the other runs count nevertheless
                 errors.seek(0)
                 print(f"\n{side} reported nothing under seed {seed}:\n{errors.read()[-3000:]}", file=sys.stderr)
-    choices = choose(reports, start)
+    choices = find_choices(reports, start)
     if side == "search" and ended <= start + seconds and not process.returncode:
-        choices.append((ended - start, as_config(json.loads(printed)["best"]["config"])))
-    from benchmarks.search.target_task import EPOCHS
-
+        choices.append((ended - start, freeze_config(json.loads(printed)["best"]["config"])))
     longest: dict[Config, int] = {}
     for report in reports:
-        config = as_config(report["config"])
+        config = freeze_config(report["config"])
         longest[config] = max(longest.get(config, 0), report["epoch"])
     full = sum(epochs == EPOCHS for epochs in longest.values())
     loads = (load, os.getloadavg()[0])
     return Run(side, seed, choices, len(longest), full, sum(longest.values()), ended - start, loads)
 
 
-def command(side: str, seed: int, seconds: float, folder: str) -> list[str]:
+def build_command(side: str, seed: int, seconds: float, folder: str) -> list[str]:
     """Return the arguments of Python for one side."""
     if side != "search":
         return [str(HERE / "reference_searches.py"), side, str(seed), str(seconds), folder]
     task = f"{HERE / 'target_task.py'}:Target"
     fixed = ["--set", "precision=fp32", "seed=0", "--name", "target", "--storage", folder, "--json"]
     budget = ["--trials", "1000", "--time-budget", f"{seconds - LAST_LINE_S:g}s"]
-    return [str(HERE.parents[1] / "search" / "run.py"), task, *budget, "--seed", str(seed), *fixed]
+    return [str(SEARCH), task, *budget, "--seed", str(seed), *fixed]
 
 
 def wait_for(process: subprocess.Popen[bytes], deadline: float) -> None:
@@ -121,19 +124,17 @@ def wait_for(process: subprocess.Popen[bytes], deadline: float) -> None:
         process.wait()
 
 
-def as_config(values: Mapping[str, Any]) -> Config:
-    from benchmarks.search.target_task import SPACE
-
+def freeze_config(values: Mapping[str, Any]) -> Config:
     return tuple((name, values[name]) for name in SPACE)
 
 
-def choose(reports: Sequence[Mapping[str, Any]], start: float) -> list[tuple[float, Config]]:
+def find_choices(reports: Sequence[Mapping[str, Any]], start: float) -> list[tuple[float, Config]]:
     """Return the configs with the lowest loss so far, each with the seconds after `start`."""
     choices: list[tuple[float, Config]] = []
     best = float("inf")
     for report in sorted(reports, key=lambda report: report["at"]):
         if report["loss"] < best:
-            best, config = report["loss"], as_config(report["config"])
+            best, config = report["loss"], freeze_config(report["config"])
             if not choices or choices[-1][1] != config:
                 choices.append((report["at"] - start, config))
     return choices
@@ -141,18 +142,14 @@ def choose(reports: Sequence[Mapping[str, Any]], start: float) -> list[tuple[flo
 
 def evaluate(training: tuple[Config, int]) -> float:
     """Return the lowest loss of a whole training."""
-    from benchmarks.search.target_task import train_plainly
-
     config, seed = training
     losses: list[float] = []
     train_plainly(dict(config), seed, lambda epoch, loss: losses.append(loss))
     return min(losses)
 
 
-def true_values(runs: Sequence[Run], seeds: int, processes: int) -> dict[Config, float]:
+def compute_true_values(runs: Sequence[Run], seeds: int, processes: int) -> dict[Config, float]:
     """Return the mean loss of each chosen config under `seeds` seeds that no side used."""
-    from benchmarks.models.task_runs import in_processes
-
     configs = sorted({config for found in runs for _, config in found.choices})
     trainings = [(config, 1000 + seed) for config in configs for seed in range(seeds)]
     losses = in_processes(evaluate, trainings, processes)
@@ -161,9 +158,7 @@ def true_values(runs: Sequence[Run], seeds: int, processes: int) -> dict[Config,
     }
 
 
-def write(runs: Sequence[Run], true: Mapping[Config, float]) -> None:
-    from benchmarks.search.target_task import SPACE
-
+def write_table(runs: Sequence[Run], true: Mapping[Config, float]) -> None:
     with open(TABLE, "w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["side", "seed", "second", "loss", *SPACE])
@@ -173,36 +168,35 @@ def write(runs: Sequence[Run], true: Mapping[Config, float]) -> None:
                 table.writerow([found.side, found.seed, f"{second:.1f}", f"{true[config]:.4f}", *values])
 
 
-def tell(runs: Sequence[Run], true: Mapping[Config, float]) -> None:
-    """Print a line for each run, and the means of each side."""
-    print(f"{'':<20} seed  first choice    loss  as the recipe's  trials  to the end  epochs   load average")
+def describe_runs(runs: Sequence[Run], true: Mapping[Config, float]) -> Iterator[Row]:
+    """Yield the figures of each run."""
     for found in runs:
         recipe = next(other for other in runs if (other.side, other.seed) == ("recipe", found.seed))
-        first, last, reached = "never", "-", "never"
+        row: Row = {"side": SIDES[found.side], "seed": found.seed}
         if found.choices:
-            first, last = f"{found.choices[0][0]:.0f} s", f"{true[found.choices[-1][1]]:.4f}"
+            row |= {"first_choice": round(found.choices[0][0]), "loss": true[found.choices[-1][1]]}
         if found.choices and recipe.choices:
             target = true[recipe.choices[-1][1]]
-            reached = next((f"{second:.0f} s" for second, config in found.choices if true[config] <= target), "never")
-        print(
-            f"{SIDES[found.side]:<20} {found.seed:>4} {first:>13} {last:>7} {reached:>16} {found.trials:>7} "
-            f"{found.full:>11} {found.epochs:>7} {found.load[0]:>6.1f} to {found.load[1]:.1f}",
-            flush=True,
-        )
-    print(f"{'means':<20} runs  first choice    loss  from    to  trials  to the end  epochs")
-    for side, name in SIDES.items():
-        own = [found for found in runs if found.side == side]
-        firsts = [found.choices[0][0] for found in own if found.choices]
-        losses = [true[found.choices[-1][1]] for found in own if found.choices]
-        if len(losses) < len(own):
-            print(f"{name:<20} chose nothing in {len(own) - len(losses)} of {len(own)} runs")
-        if losses:
-            print(
-                f"{name:<20} {len(own):>4} {statistics.fmean(firsts):>11.0f} s {statistics.fmean(losses):>7.4f} "
-                f"{min(losses):.3f} {max(losses):.3f} {statistics.fmean(found.trials for found in own):>7.0f} "
-                f"{statistics.fmean(found.full for found in own):>11.0f} "
-                f"{statistics.fmean(found.epochs for found in own):>7.0f}"
-            )
+            reached = (round(second) for second, config in found.choices if true[config] <= target)
+            row["as_recipe"] = next(reached, None)
+        counts = {"trials": found.trials, "whole": found.full, "epochs": found.epochs}
+        yield row | counts | {"load_before": round(found.load[0], 1), "load_after": round(found.load[1], 1)}
+
+
+def describe_means(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the means over the runs of each side that chose something."""
+    for side in SIDES.values():
+        if own := [row for row in rows if row["side"] == side and "loss" in row]:
+            losses = [row["loss"] for row in own]
+            yield {
+                "side": side,
+                "runs": len(own),
+                "first_choice": round(statistics.fmean(row["first_choice"] for row in own)),
+                "loss": statistics.fmean(losses),
+                "loss_low": min(losses),
+                "loss_high": max(losses),
+                **{key: round(statistics.fmean(row[key] for row in own)) for key in ("trials", "whole", "epochs")},
+            }
 
 
 def plot(path: Path) -> None:
@@ -233,7 +227,7 @@ def plot(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=150.0, help="of each run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--true-seeds", type=int, default=3, help="trainings for the true value of a config")
@@ -247,15 +241,16 @@ def main() -> None:
     for seed in range(given.seeds):
         for side in SIDES:
             runs.append(run(side, seed, given.seconds))
-            print(f"\r{len(runs)} of {given.seeds * len(SIDES)} runs", end="", file=sys.stderr, flush=True)
-    true = true_values(runs, given.true_seeds, given.processes)
-    print(f"{given.seconds:g} s on {os.cpu_count()} cores; true values under {given.true_seeds} other seeds")
-    tell(runs, true)
+            print_progress(f"{len(runs)} of {given.seeds * len(SIDES)} runs")
+    true = compute_true_values(runs, given.true_seeds, given.processes)
     if given.record:
-        write(runs, true)
+        write_table(runs, true)
         plot(PICTURE)
+    rows = list(describe_runs(runs, true))
+    figures: dict[str, Table] = {"runs": rows, "means": list(describe_means(rows))}
+    about = f"{given.seconds:g} s on {os.cpu_count()} cores; true values under {given.true_seeds} other seeds"
+    print_result(figures, {"first_choice": "s", "as_recipe": "s"}, about)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE.parents[1]))
     main()

@@ -16,24 +16,25 @@ Each trainer accumulates as its documentation says. All have the same model, sam
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from reference_trainers import VERSIONS, accelerator, hf_trainer, lightning
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import create_parser, print_result
+from benchmarks.update.reference_trainers import VERSIONS, accelerator, hf_trainer, lightning
 from searchlight.trainables.update import Updater, windows
 
 SIZE, MICRO_BATCHES, EPOCHS, SAMPLES, TOKENS, CLASSES = 4, 10, 2, 4, 8, 5
 LABELS = [32, 32, 32, 32, 32, 8, 20, 12, 32, 32]  # per micro-batch, of 4 samples with 8 tokens each
 IGNORED = -100
-COLUMNS = {"equal": (0, 3), "ragged": (0, 7), "tail": (0, 9), "next epoch": (1, 3)}  # epoch and last micro-batch
+COLUMNS = {"equal": (0, 3), "ragged": (0, 7), "tail": (0, 9), "next_epoch": (1, 3)}  # epoch and last micro-batch
 
 Batch = dict[str, Tensor]
 
@@ -78,14 +79,14 @@ class Recorder(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        self.gradients[divmod(self.model.passes - 1, MICRO_BATCHES)] = gradient_of(self.model)
+        self.gradients[divmod(self.model.passes - 1, MICRO_BATCHES)] = get_gradient(self.model)
 
 
-def gradient_of(model: nn.Module) -> Tensor:
+def get_gradient(model: nn.Module) -> Tensor:
     return torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
 
 
-def samples() -> list[Batch]:
+def draw_samples() -> list[Batch]:
     generator = torch.Generator().manual_seed(1)
     shape = MICRO_BATCHES, SAMPLES * TOKENS
     input_ids, labels = (torch.randint(high, shape, generator=generator) for high in (50, CLASSES))
@@ -99,23 +100,23 @@ class Stream(IterableDataset):
     """The samples as a dataset of unknown length."""
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(samples())
+        return iter(draw_samples())
 
 
-def loader() -> DataLoader[Batch]:
-    return DataLoader(samples(), batch_size=SAMPLES)
+def build_loader() -> DataLoader[Batch]:
+    return DataLoader(draw_samples(), batch_size=SAMPLES)
 
 
-def truth(last: int) -> Tensor:
+def compute_truth(last: int) -> Tensor:
     """Return the gradient of the window that ends with micro-batch `last`, in fp64 and in one batch."""
     first = last - last % SIZE
-    window = samples()[first * SAMPLES : (last + 1) * SAMPLES]
+    window = draw_samples()[first * SAMPLES : (last + 1) * SAMPLES]
     model = Tagger().double()
     model(**{key: torch.stack([sample[key] for sample in window]) for key in window[0]})["loss"].backward()
-    return gradient_of(model)
+    return get_gradient(model)
 
 
-def searchlight(precision: str) -> Recorder:
+def train_with_searchlight(precision: str) -> Recorder:
     model = Tagger()
     recorder = Recorder(model)
     updater = Updater({"model": recorder}, precision=precision)
@@ -124,15 +125,15 @@ def searchlight(precision: str) -> Recorder:
         return model(**batch)["loss"], batch["labels"].ne(IGNORED).sum()
 
     for _ in range(EPOCHS):
-        for window in windows(loader(), SIZE):
+        for window in windows(build_loader(), SIZE):
             updater.update(window, loss)
     return recorder
 
 
-def accelerate() -> Recorder:
+def train_with_accelerate() -> Recorder:
     helper = accelerator(gradient_accumulation_steps=SIZE)
     recorder = Recorder(Tagger())
-    model, optimizer, batches = helper.prepare(recorder.model, recorder, loader())
+    model, optimizer, batches = helper.prepare(recorder.model, recorder, build_loader())
     for _ in range(EPOCHS):
         for batch in batches:
             with helper.accumulate(model):
@@ -142,11 +143,11 @@ def accelerate() -> Recorder:
     return recorder
 
 
-def accelerate_by_hand() -> Recorder:
+def train_with_accelerate_by_hand() -> Recorder:
     """Train as Accelerate's guide says for samples of variable size: fetch a window, count labels, sum losses."""
     helper = accelerator(gradient_accumulation_steps=SIZE)
     recorder = Recorder(Tagger())
-    model, optimizer, batches = helper.prepare(recorder.model, recorder, loader())
+    model, optimizer, batches = helper.prepare(recorder.model, recorder, build_loader())
     for _ in range(EPOCHS):
         iterator = iter(batches)
         for start in range(0, len(batches), SIZE):
@@ -173,7 +174,7 @@ class TaggerModule(lightning.LightningModule):
         return self.recorder
 
 
-def lightning_trainer() -> Recorder:
+def train_with_lightning() -> Recorder:
     module = TaggerModule()
     lightning.Trainer(
         accelerator="cpu",
@@ -184,16 +185,16 @@ def lightning_trainer() -> Recorder:
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=False,
-    ).fit(module, loader())
+    ).fit(module, build_loader())
     return module.recorder
 
 
-def hf(model: Tagger, stream: bool) -> Recorder:
+def train_with_hf(model: Tagger, stream: bool) -> Recorder:
     recorder = Recorder(model)
     windows_per_epoch = -(-MICRO_BATCHES // SIZE)
     hf_trainer(
         model,
-        Stream() if stream else samples(),
+        Stream() if stream else draw_samples(),
         recorder,
         gradient_accumulation_steps=SIZE,
         max_steps=EPOCHS * windows_per_epoch,
@@ -204,30 +205,33 @@ def hf(model: Tagger, stream: bool) -> Recorder:
 
 
 def main() -> None:
+    create_parser(__doc__).parse_args()
     torch.set_num_threads(1)
-    print(VERSIONS)
-    runs = {
-        "Searchlight, fp32": lambda: searchlight("fp32"),
-        "Searchlight, bf16": lambda: searchlight("bf16"),
-        "Searchlight, fp16": lambda: searchlight("fp16"),
-        "Accelerate, `accumulate`": accelerate,
-        "Accelerate, by hand as in its guide": accelerate_by_hand,
-        "Lightning Trainer": lightning_trainer,
-        "HF Trainer": lambda: hf(Tagger(), stream=False),
-        "HF Trainer, iterable dataset": lambda: hf(Tagger(), stream=True),
-        "HF Trainer, model takes `num_items_in_batch`": lambda: hf(CountingTagger(), stream=False),
-        "HF Trainer, both of these": lambda: hf(CountingTagger(), stream=True),
+    trainers = {
+        "Searchlight, fp32": lambda: train_with_searchlight("fp32"),
+        "Searchlight, bf16": lambda: train_with_searchlight("bf16"),
+        "Searchlight, fp16": lambda: train_with_searchlight("fp16"),
+        "Accelerate, `accumulate`": train_with_accelerate,
+        "Accelerate, by hand as in its guide": train_with_accelerate_by_hand,
+        "Lightning Trainer": train_with_lightning,
+        "HF Trainer": lambda: train_with_hf(Tagger(), stream=False),
+        "HF Trainer, iterable dataset": lambda: train_with_hf(Tagger(), stream=True),
+        "HF Trainer, model takes `num_items_in_batch`": lambda: train_with_hf(CountingTagger(), stream=False),
+        "HF Trainer, both of these": lambda: train_with_hf(CountingTagger(), stream=True),
     }
-    print(f"| {'trainer':<44} | {' | '.join(f'{name:>10}' for name in COLUMNS)} |")
-    print(f"| {'-' * 44} | {' | '.join('-' * 9 + ':' for _ in COLUMNS)} |")
-    for name, run in runs.items():
+    rows = []
+    for name, run in trainers.items():
         gradients = run().gradients
-        cells = []
-        for place in COLUMNS.values():
-            right = truth(place[1])
-            error = (gradients[place] - right).norm() / right.norm() if place in gradients else None
-            cells.append("no step" if error is None else f"{error:.1e}")
-        print(f"| {name:<44} | {' | '.join(f'{cell:>10}' for cell in cells)} |")
+        rows.append({"trainer": name, **{column: measure_error(gradients, *at) for column, at in COLUMNS.items()}})
+    print_result({"errors": rows}, about=VERSIONS, digits=2)
+
+
+def measure_error(gradients: Mapping[tuple[int, int], Tensor], epoch: int, last: int) -> float | None:
+    """Return the relative error of the gradient at micro-batch `last` of `epoch`, or None without a step."""
+    if (epoch, last) not in gradients:
+        return None
+    truth = compute_truth(last)
+    return float((gradients[epoch, last] - truth).norm() / truth.norm())
 
 
 if __name__ == "__main__":

@@ -11,15 +11,14 @@ There are two processes of one thread each over gloo. The sides take turns, and 
     python benchmarks/update/reduction_cost.py [--models tiny,20M]
 """
 
-import argparse
 import contextlib
 import gc
+import json
 import math
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +30,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import Row, create_parser, print_result
 from searchlight.trainables.update import Updater
 
 RANKS, SIZE, BATCH_SIZE, LR, WARMUP = 2, 4, 8, 1e-2, 3
+OURS = "Searchlight"  # the last side
 
 Batch = tuple[Tensor, Tensor]
 Side = Callable[[], object]
@@ -56,7 +57,7 @@ class Subject:
 SUBJECTS = {"tiny": Subject(32, 3, 300), "20M": Subject(1024, 19, 30)}
 
 
-def ddp(model: nn.Module, window: list[Batch], views: bool = True, checked: bool = False) -> Side:
+def build_ddp(model: nn.Module, window: list[Batch], views: bool = True, checked: bool = False) -> Side:
     parallel = DistributedDataParallel(model, gradient_as_bucket_view=views)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -67,21 +68,21 @@ def ddp(model: nn.Module, window: list[Batch], views: bool = True, checked: bool
                 loss = functional.mse_loss(parallel(x), y) / SIZE
                 loss.backward()
             total += loss.detach()
-        if not checked or finite(total, model):
+        if not checked or check_finite(total, model):
             optimizer.step()
         optimizer.zero_grad()
 
     return side
 
 
-def finite(loss: Tensor, model: nn.Module) -> bool:
+def check_finite(loss: Tensor, model: nn.Module) -> bool:
     """Reduce the loss over both ranks. Return whether it and the gradient norm are finite."""
     dist.all_reduce(loss)
     norm = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     return all(map(math.isfinite, torch.stack([norm, loss]).tolist()))
 
 
-def searchlight(model: nn.Module, window: list[Batch]) -> Side:
+def build_searchlight(model: nn.Module, window: list[Batch]) -> Side:
     updater = Updater({"model": torch.optim.SGD(model.parameters(), lr=LR)})
 
     def loss(batch: Batch) -> tuple[Tensor, int]:
@@ -91,7 +92,7 @@ def searchlight(model: nn.Module, window: list[Batch]) -> Side:
     return lambda: updater.update(window, loss)
 
 
-def check(models: list[nn.Module]) -> None:
+def check_weights(models: list[nn.Module]) -> None:
     """Assert that all models have the same weights."""
     first, *others = (nn.utils.parameters_to_vector(model.parameters()) for model in models)
     for other in others:
@@ -112,18 +113,15 @@ def measure(sides: dict[str, Side], repetitions: int) -> Tensor:
     return seconds
 
 
-def show(sides: dict[str, Side], seconds: Tensor) -> None:
-    columns = dict(zip(sides, seconds.T.tolist(), strict=True))
-    ours = columns["Searchlight"]
-    for name, column in columns.items():
-        line = f"  {name:<20}least {min(column) * 1e3:9.3f} ms   median {statistics.median(column) * 1e3:9.3f} ms"
-        if column is not ours:
-            least, median = min(ours) / min(column), statistics.median(ours) / statistics.median(column)
-            line += f"   Searchlight takes {least:.2f}x of its least, {median:.2f}x of its median"
-        print(line, flush=True)
+def describe(sides: dict[str, Side], seconds: Tensor) -> Iterator[Row]:
+    """Yield the milliseconds of each side, and how many times as long ours takes."""
+    least, medians = ((1e3 * column).tolist() for column in (seconds.amin(0), seconds.quantile(0.5, 0)))
+    for name, low, median in zip(sides, least, medians, strict=True):
+        ratios = {"ours_to_least": least[-1] / low, "ours_to_median": medians[-1] / median}
+        yield {"side": name, "least": low, "median": median, **({} if name == OURS else ratios)}
 
 
-def rank_main(rank: int, store: str, subjects: list[str]) -> None:
+def run_rank(rank: int, store: str, subjects: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     for name in subjects:
@@ -133,17 +131,18 @@ def rank_main(rank: int, store: str, subjects: list[str]) -> None:
         window = [(x, y) for x, y in data]
         models = [subject.model() for _ in range(4)]
         sides = {
-            "DDP": ddp(models[0], window, views=False),
-            "DDP, bucket views": ddp(models[1], window),
-            "DDP, norm and loss": ddp(models[2], window, checked=True),
-            "Searchlight": searchlight(models[3], window),
+            "DDP": build_ddp(models[0], window, views=False),
+            "DDP, bucket views": build_ddp(models[1], window),
+            "DDP, norm and loss": build_ddp(models[2], window, checked=True),
+            OURS: build_searchlight(models[3], window),
         }
         seconds = measure(sides, subject.repetitions)
-        check(models)
+        check_weights(models)
         if rank == 0:
             count = sum(parameter.numel() for parameter in models[0].parameters())
-            print(f"{name}: {count:,} parameters, {subject.repetitions} windows of {SIZE} x {BATCH_SIZE} samples")
-            show(sides, seconds)
+            about = {"model": name, "parameters": count, "windows": subject.repetitions}
+            rows = [{**about, **row} for row in describe(sides, seconds)]
+            Path(f"{store}-{name}.json").write_text(json.dumps(rows))
         del models, sides  # a DDP that outlives its process group aborts the process now and then
         gc.collect()
     dist.barrier()
@@ -151,12 +150,15 @@ def rank_main(rank: int, store: str, subjects: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--models", default="tiny,20M", help="which to train")
     given = parser.parse_args()
-    print(f"torch {torch.__version__}")
+    names = given.models.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(rank_main, (str(Path(folder) / "store"), given.models.split(",")), nprocs=RANKS)
+        multiprocessing.spawn(run_rank, (f"{folder}/store", names), nprocs=RANKS)
+        rows = [row for name in names for row in json.loads(Path(f"{folder}/store-{name}.json").read_text())]
+    about = f"torch {torch.__version__}, windows of {SIZE} x {BATCH_SIZE} samples"
+    print_result({"windows": rows}, {"least": "ms", "median": "ms"}, about)
 
 
 if __name__ == "__main__":

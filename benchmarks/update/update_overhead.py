@@ -12,16 +12,16 @@ loop runs twice, and the time that its second copy "adds" is the noise.
     python benchmarks/update/update_overhead.py [--seconds 14] [--models tiny,block,lm] [--rows plain,clip,EMA,fp16]
 """
 
-import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
-from reference_trainers import VERSIONS, Fabric, TrainerCallback, accelerator, default_data_collator, hf_trainer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -29,6 +29,15 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.recording import create_parser, print_result
+from benchmarks.update.reference_trainers import (
+    VERSIONS,
+    Fabric,
+    TrainerCallback,
+    accelerator,
+    default_data_collator,
+    hf_trainer,
+)
 from searchlight.models.lm.transformer import SYMBOLS, Transformer
 from searchlight.trainables.update import Ema, Updater
 
@@ -143,19 +152,19 @@ ROWS = {
 }
 
 
-def adamw(model: nn.Module) -> torch.optim.AdamW:
+def build_adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def averaged(model: nn.Module) -> AveragedModel:
+def build_average(model: nn.Module) -> AveragedModel:
     """Create torch's EMA, for trainers that have none."""
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
 
 
-def raw(model: nn.Module, row: Row) -> Step:
+def build_raw(model: nn.Module, row: Row) -> Step:
     if row.precision == "fp16":
-        return raw_fp16(model)
-    optimizer, parameters = adamw(model), list(model.parameters())
+        return build_raw_fp16(model)
+    optimizer, parameters = build_adamw(model), list(model.parameters())
     shadow = [parameter.detach().clone() for parameter in parameters]
 
     def step(batch: Batch) -> None:
@@ -171,8 +180,8 @@ def raw(model: nn.Module, row: Row) -> Step:
     return step
 
 
-def raw_fp16(model: nn.Module) -> Step:
-    optimizer, scaler = adamw(model), torch.amp.GradScaler("cpu")
+def build_raw_fp16(model: nn.Module) -> Step:
+    optimizer, scaler = build_adamw(model), torch.amp.GradScaler("cpu")
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -185,9 +194,9 @@ def raw_fp16(model: nn.Module) -> Step:
     return step
 
 
-def searchlight(model: nn.Module, row: Row) -> Step:
+def build_searchlight(model: nn.Module, row: Row) -> Step:
     updater = Updater(
-        {"model": adamw(model)},
+        {"model": build_adamw(model)},
         precision=row.precision,
         max_grad_norm=MAX_NORM if row.clip else None,
         ema=Ema(dict(model.named_parameters()), DECAY) if row.ema else None,
@@ -199,12 +208,12 @@ def searchlight(model: nn.Module, row: Row) -> Step:
     return lambda batch: updater.update([batch], loss)
 
 
-def accelerate(model: nn.Module, row: Row) -> Step:
+def build_accelerate(model: nn.Module, row: Row) -> Step:
     helper = accelerator(
         mixed_precision={"fp32": "no"}.get(row.precision, row.precision), gradient_accumulation_steps=1
     )
-    average = averaged(model) if row.ema else None
-    model, optimizer = helper.prepare(model, adamw(model))
+    average = build_average(model) if row.ema else None
+    model, optimizer = helper.prepare(model, build_adamw(model))
 
     def step(batch: Batch) -> None:
         with helper.accumulate(model):
@@ -219,10 +228,10 @@ def accelerate(model: nn.Module, row: Row) -> Step:
     return step
 
 
-def fabric(model: nn.Module, row: Row) -> Step:
+def build_fabric(model: nn.Module, row: Row) -> Step:
     helper = Fabric(accelerator="cpu", devices=1, precision="16-mixed" if row.precision == "fp16" else "32-true")
-    average = averaged(model) if row.ema else None
-    wrapped, optimizer = helper.setup(model, adamw(model))
+    average = build_average(model) if row.ema else None
+    wrapped, optimizer = helper.setup(model, build_adamw(model))
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad()
@@ -244,12 +253,12 @@ class Ticking(TrainerCallback):
         self.clock.tick()
 
 
-def runs_of_hf_trainer(model: nn.Module, row: Row, samples: list[Batch], batch_size: int) -> Loop:
+def build_hf_loop(model: nn.Module, row: Row, samples: list[Batch], batch_size: int) -> Loop:
     def loop(clock: Clock) -> None:
         hf_trainer(
             model,
             samples,
-            adamw(model),
+            build_adamw(model),
             callbacks=[Ticking(clock)],
             fp16=row.precision == "fp16",
             max_grad_norm=MAX_NORM if row.clip else 0.0,
@@ -260,7 +269,7 @@ def runs_of_hf_trainer(model: nn.Module, row: Row, samples: list[Batch], batch_s
     return loop
 
 
-def over(batches: Iterable[Batch], step: Step) -> Loop:
+def repeat(batches: Iterable[Batch], step: Step) -> Loop:
     """Create a loop of `step` over as many of `batches` as the clock has updates."""
 
     def loop(clock: Clock) -> None:
@@ -271,7 +280,7 @@ def over(batches: Iterable[Batch], step: Step) -> Loop:
     return loop
 
 
-def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
+def build_contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
     """Build the loops of a row by name, each with its model."""
     generator = torch.Generator().manual_seed(0)
     count = subject.batch_size * (subject.warmup + subject.timed)
@@ -280,19 +289,22 @@ def contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
     parts = zip(x.split(subject.batch_size), labels.split(subject.batch_size), strict=True)
     batches = [{"x": part, "labels": target} for part, target in parts]
     loader = DataLoader(samples, subject.batch_size, shuffle=True, collate_fn=default_data_collator)
-    steps = {RAW: raw, "raw, again": raw, "Searchlight": searchlight, "Accelerate": accelerate, "Fabric": fabric}
+    steps = {
+        **{RAW: build_raw, "raw, again": build_raw, "Searchlight": build_searchlight},
+        **{"Accelerate": build_accelerate, "Fabric": build_fabric},
+    }
     made: dict[str, tuple[nn.Module, Loop]] = {}
     for name, make in steps.items():
         model = subject.model()
-        made[name] = model, over(batches, make(model, row))
+        made[name] = model, repeat(batches, make(model, row))
     if not row.ema:  # HF Trainer has none
         model, peer = subject.model(), subject.model()
-        made[RAW_LOADER] = model, over(loader, raw(model, row))
-        made[HF] = peer, runs_of_hf_trainer(peer, row, samples, subject.batch_size)
+        made[RAW_LOADER] = model, repeat(loader, build_raw(model, row))
+        made[HF] = peer, build_hf_loop(peer, row, samples, subject.batch_size)
     return made
 
 
-def product_dtype(model: nn.Module, loop: Loop) -> str:
+def find_product_dtype(model: nn.Module, loop: Loop) -> str:
     """Run `loop` once and return the dtype of its matrix products, whatever its settings are."""
     seen: list[torch.dtype] = []
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
@@ -315,43 +327,39 @@ def measure(loops: dict[str, Loop], subject: Subject, seconds: float) -> dict[st
     return best
 
 
-def show(name: str, seconds: float, base: float | None) -> None:
-    line = f"  {name:<18}{seconds * 1e6:10.1f} us"
-    if base is not None:
-        line += f"{(seconds - base) * 1e6:+10.1f} us{100 * (seconds / base - 1):+8.1f} %"
-    print(line)
-
-
-def compare(subject: Subject, row: Row, seconds: float) -> None:
+def compare(subject: Subject, row: Row, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the microseconds of an update of each loop, and what it adds to those of its base."""
     loops: dict[str, Loop] = {}
     wanted = {"fp32": "float32", "fp16": "float16"}[row.precision]
-    for name, (model, loop) in contenders(subject, row).items():
-        dtype = product_dtype(model, loop)
+    for name, (model, loop) in build_contenders(subject, row).items():
+        dtype = find_product_dtype(model, loop)
         if dtype == wanted:
             loops[name] = loop
         else:
-            print(f"  {name:<18}does not run {row.precision}: its matrix products are {dtype}")
+            yield {"loop": name, "products": dtype}
     if HF not in loops:
         loops.pop(RAW_LOADER, None)
     best = measure(loops, subject, seconds)
     for name, least in best.items():
-        base = None if name in (RAW, RAW_LOADER) else best[RAW_LOADER if name == HF else RAW]
-        show(name, least, base)
+        base = best[RAW_LOADER if name in (HF, RAW_LOADER) else RAW]
+        added = {"added": 1e6 * (least - base), "added_share": 100 * (least / base - 1)}
+        yield {"loop": name, "cpu": 1e6 * least, **({} if name in (RAW, RAW_LOADER) else added)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=14, help=f"for each row, of at least {MIN_ROUNDS} rounds")
     parser.add_argument("--models", default="tiny,block,lm", help="which to train")
     parser.add_argument("--rows", default=",".join(ROWS), help="which features to add")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(VERSIONS)
-    for model in given.models.split(","):
-        for row in given.rows.split(","):
-            print(f"{model}, {row}: CPU time per update, and what it adds to the hand-written loop's")
-            compare(SUBJECTS[model], ROWS[row], given.seconds)
+    rows = [
+        {"model": model, "row": row, **found}
+        for model, row in product(given.models.split(","), given.rows.split(","))
+        for found in compare(SUBJECTS[model], ROWS[row], given.seconds)
+    ]
+    print_result({"updates": rows}, {"cpu": "us", "added": "us", "added_share": "%"}, VERSIONS)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.search.confirmation import PROBLEMS, Replay, Simulator, gains, simulate
+from benchmarks.search.confirmation import PROBLEMS, Replay, Simulator, compute_gains, simulate
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -28,7 +28,7 @@ def test_shared_noise_moves_all_trials_of_a_search_alike():
 
 def test_confirmation_picks_the_defaults_less_often_wrongly():
     outcomes = simulate("normal, good defaults", 1.0, 6, 40)
-    assert np.mean(gains(outcomes, 0.75) < 0) < np.mean([outcome.worse_without for outcome in outcomes])
+    assert np.mean(compute_gains(outcomes, 0.75) < 0) < np.mean([outcome.worse_without for outcome in outcomes])
     assert simulate("normal, good defaults", 1.0, 6, 3) == outcomes[:3]
 
 

@@ -5,6 +5,7 @@ from benchmarks.search.problems.problems import all_problems
 from benchmarks.search.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
 
 KEYS = list_keys(["cliff", "digits"], ["ray", "searchlight"], seeds=2)
+EASY = {"ray": 0.2, "searchlight": 0.1}
 
 
 def build_row(key, regret=0.5, epoch_s=None, **numbers):
@@ -45,50 +46,63 @@ def test_file_of_other_epochs_is_refused(tmp_path):
         add_rows(tmp_path / "runs.parquet", KEYS, epoch_s=60.0, search=build_row)
 
 
-def test_report_says_what_ends_lower(capsys):
-    rows = [build_row(key, regret=0.1 if key.side == "searchlight" else 0.2) for key in KEYS]
-    problems = [problem for problem in all_problems() if problem.name in ("cliff", "digits")]
-    search_quality.report(problems, search_quality.group_rows(rows), ["ray", "searchlight"], resamples=10)
-    told = capsys.readouterr().out
-    assert "8 of revision abc" in told
-    assert "cliff (tuned on, checkpoint, 2 seeds)" in told
-    assert "searchlight, all: final ratio 0.50 [0.50, 0.50] [0.50, 0.50], wins 1.00" in told
-    assert "ends lower on 2 of 2" in told
-    assert "searchlight, all, by best: final ratio 1.00" in told
-    assert "searchlight, all, at rest: final ratio 1.25" in told
-
-
-def print_report(regrets, capsys):
-    """Return the report on two seeds with these final regrets by side and problem."""
+def describe(regrets):
+    """Return the figures of two seeds with these final regrets by side and problem, and a function to find a row."""
     keys = [Key(problem, side, seed) for side in regrets for problem in regrets[side] for seed in range(2)]
     problems = [problem for problem in all_problems() if problem.name in regrets["ray"]]
     rows = search_quality.group_rows([build_row(key, regret=regrets[key.side][key.problem]) for key in keys])
-    search_quality.report(problems, rows, [*regrets], resamples=10)
-    return capsys.readouterr().out
+    figures = search_quality.describe(problems, rows, [*regrets], resamples=10)
+
+    def find(table, **chosen):
+        (row,) = (row for row in figures[table] if chosen.items() <= row.items())
+        return row
+
+    return figures, find
 
 
-def test_report_compares_with_the_best_peer_of_each_problem(capsys):
-    told = print_report({"hyperband": {"cliff": 0.1}, "ray": {"cliff": 0.4}, "random": {"cliff": 0.2}}, capsys)
-    assert "against the best peer of each problem, of ray, random\n" in told
-    assert "hyperband, all, random: final ratio 0.50 " in told
-    assert "searches that end lower, equal and higher: 2/0/0" in told
-    assert "hyperband, all: final ratio 0.25 " in told
-    assert "hyperband, all, best peer: final ratio 0.50 " in told
+def test_figures_say_what_ends_lower():
+    figures, find = describe({side: dict.fromkeys(("cliff", "digits"), regret) for side, regret in EASY.items()})
+    assert figures["revisions"] == [{"revision": "abc", "searches": 8}]
+    row = find("problems", problem="cliff", side="searchlight")
+    assert (row["kind"], row["delivered"], row["seeds"]) == ("tuned on", "checkpoint", 2)
+    row = find("measures", side="searchlight", problems="all", against="ray")
+    ratios = [row[f"final_ratio{end}"] for end in ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")]
+    assert ratios == pytest.approx([0.5] * 5)
+    assert (row["wins"], row["ends_lower_on"], row["of"]) == (1.0, 2, 2)
+    assert find("measures", against="ray, by best")["final_ratio"] == pytest.approx(1.0)
+    assert find("measures", against="ray, at rest")["final_ratio"] == pytest.approx(1.25)
 
 
-def test_report_chooses_by_the_problems_that_are_not_left_out(capsys):
+def test_measures_compare_with_the_best_peer_of_each_problem():
+    _, find = describe({"hyperband": {"cliff": 0.1}, "ray": {"cliff": 0.4}, "random": {"cliff": 0.2}})
+    row = find("measures", side="hyperband", problems="all", against="random")
+    assert row["final_ratio"] == pytest.approx(0.5)
+    assert (row["lower"], row["equal"], row["higher"]) == (2, 0, 0)
+    ratios = {kind: find("measures", side="hyperband", problems="all", against=kind) for kind in ("ray", "best peer")}
+    assert [row["final_ratio"] for row in ratios.values()] == pytest.approx([0.25, 0.5])
+
+
+def test_choice_is_made_by_the_problems_that_are_not_left_out():
     regrets = {
         "hyperband": {"cliff": 0.1, "digits": 0.1, "annealed": 0.1},
         "asha": {"cliff": 0.2, "digits": 0.02, "annealed": 0.1},
         "ray": dict.fromkeys(("cliff", "digits", "annealed"), 0.2),
         "warm-wrong": dict.fromkeys(("cliff", "digits", "annealed"), 0.12),
     }
-    told = print_report(regrets, capsys)
-    assert "  hyperband (0.50, 0.71) without digits (0.50, 0.10 on them)\n" in told
-    assert "  asha (0.50, 0.10) without cliff, annealed (0.50, 0.71 on them)\n" in told
-    assert "  hyperband without any single problem but cliff, annealed\n" in told
-    assert "  warm-wrong against hyperband, ratio of single searches: 1.20 [1.20, 1.20] [1.20, 1.20], " in told
-    assert "lower/equal/higher 0/0/6\n" in told
+    figures, find = describe(regrets)
+    ratios = [f"{side}_on_{kind}" for kind in ("these", "left_out") for side in ("hyperband", "asha")]
+    for left_out, chosen, expected in (
+        ("digits", "hyperband", [0.5, 0.5**0.5, 0.5, 0.1]),
+        ("cliff, annealed", "asha", [0.5, 0.1, 0.5, 0.5**0.5]),
+    ):
+        row = find("choices", left_out=left_out)
+        assert row["chosen"] == chosen
+        assert [row[name] for name in ratios] == pytest.approx(expected)
+    assert figures["choice"]["not_chosen_without"] == "cliff, annealed"
+    row = find("variants", side="warm-wrong", against="hyperband")
+    ends = ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+    assert [row[f"search_ratio{end}"] for end in ends] == pytest.approx([1.2] * 5)
+    assert (row["lower"], row["equal"], row["higher"]) == (0, 0, 6)
 
 
 def test_search_has_a_regret_at_every_moment(monkeypatch):

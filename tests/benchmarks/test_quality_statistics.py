@@ -91,7 +91,7 @@ def test_bootstrap_over_problems_is_wider_where_problems_differ():
     draw = np.random.default_rng(0)
     theirs = 0.5 + 0.01 * draw.random((20, 4))
     pairs = [Pair(theirs * ratio, theirs) for ratio in (0.2, 0.5, 1.0, 2.0)]
-    interval = bootstrap(MEASURES["final ratio"], pairs, resamples=200)
+    interval = bootstrap(MEASURES["final_ratio"], pairs, resamples=200)
     assert interval.value == pytest.approx(0.2**0.25 * 0.5**0.25 * 2**0.25)
     assert interval.seeds[1] / interval.seeds[0] < 1.1
     assert interval.both[1] / interval.both[0] > 2

@@ -6,7 +6,6 @@ The same command resumes an interrupted run. A small task takes two minutes, `lm
 Without a task, the script only prints the progress of each table. recorded.py defines the tasks.
 """
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,13 @@ import optuna
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # a clone need not be installed
 
+from benchmarks.recording import create_parser
 from benchmarks.search.problems.recorded import RECORDINGS, get_table_path, record
 from benchmarks.search.problems.table import load_table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = create_parser(__doc__)
     parser.add_argument("tasks", nargs="*", metavar="task", help=", ".join(RECORDINGS))
     parser.add_argument("--configs", type=int, help="of each task; default: all")
     parser.add_argument("--processes", type=int, default=1)
