@@ -190,6 +190,7 @@ class LossScale:
         Raises:
             Diverged: The scale would fall below `minimum`: the gradients are not finite at any scale.
         """
+        # After n windows in a row the scale is initial * backoff_factor ** n, which would end at 0.
         self.streak = 0
         lower = self.value * self.backoff_factor
         if lower < self.minimum:

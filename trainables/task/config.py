@@ -79,7 +79,17 @@ class ConfigPart(BaseModel):
 
 
 class TaskConfig(ConfigPart):
-    """The parameters of one trial. Subclass it for a task. Fields declared with `searchable` are searched."""
+    """The parameters of one trial. Subclass it for a task. Fields declared with `searchable` are searched.
+
+    Example:
+        >>> class DigitsConfig(TaskConfig):
+        ...     lr: float = searchable(1e-2, low=1e-4, high=1.0, log=True)
+        ...     activation: str = searchable("relu", choices=["relu", "tanh"])
+        ...     batch_size: int = Field(32, ge=1, description="samples per micro-batch")
+        >>> config = DigitsConfig(lr=0.1, epochs=3)
+        >>> config.lr, config.activation, config.epochs, config.accumulation
+        (0.1, 'relu', 3, 1)
+    """
 
     precision: PrecisionName = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"

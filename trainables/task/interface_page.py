@@ -68,10 +68,15 @@ def _get_signature(node: ast.ClassDef | ast.FunctionDef, lines: list[str]) -> li
 
 
 def _format_docstring(text: str) -> str:
-    """Return a docstring in Google style as Markdown, with a list for each section."""
+    """Return a docstring in Google style as Markdown, with a list for each section and a block for each example."""
+    text = re.sub(r"^ +>>> .+\n(?: +\S.*\n?)*", _format_example, text, flags=re.MULTILINE)
     text = re.sub(r"^(Args|Attributes|Raises):$", r"*\1*\n", text, flags=re.MULTILINE)
     text = re.sub(r"^ {4}(\w[\w, ]*): ", r"- `\1`: ", text, flags=re.MULTILINE)
-    return re.sub(r"^ {4,}", "  ", text, flags=re.MULTILINE)
+    return re.sub(r"^ {4,}", "  ", text, flags=re.MULTILINE).rstrip()
+
+
+def _format_example(lines: re.Match[str]) -> str:
+    return f"\n```python\n{textwrap.dedent(lines[0]).rstrip()}\n```\n"
 
 
 if __name__ == "__main__":

@@ -55,6 +55,25 @@ class Task(ABC, Generic[Config]):
             make the same forward passes in `evaluate`, and `pictures` cannot be rendered.
         updaters: The `Updater` of each update, by name. Set after `build`.
         named_data: The data sets that `dataset` recorded.
+
+    Example, which learns the slope of a line:
+        >>> class LineConfig(TaskConfig):
+        ...     lr: float = 0.1
+        >>> class Line(Task[LineConfig]):
+        ...     objective = "val/loss"
+        ...     def build(self):
+        ...         self.modules = {"line": torch.nn.Linear(1, 1)}
+        ...         self.optimizers = {"sgd": torch.optim.SGD(self.modules["line"].parameters(), self.config.lr)}
+        ...     def train_batches(self, epoch):
+        ...         yield torch.linspace(-1.0, 1.0, 8).reshape(8, 1)
+        ...     def loss(self, x):
+        ...         return (self.modules["line"](x) - 2 * x).square().mean(), len(x)
+        ...     def evaluate(self):
+        ...         return {"val/loss": abs(self.modules["line"].weight.item() - 2)}
+        >>> from searchlight.trainables.training.trainer import train
+        >>> reports = list(train(Line(LineConfig(epochs=20))))
+        >>> reports[-1]["val/loss"] < reports[0]["val/loss"]
+        True
     """
 
     objective: ClassVar[str]

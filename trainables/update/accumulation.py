@@ -80,10 +80,12 @@ class Accumulation:
                 return  # the mean of an empty micro-batch is NaN, and so is its gradient
         if not mean_loss.requires_grad and isinstance(weight, Tensor) and float(weight) == 0:
             return  # read on the host: the alternative is an error
+
         mean_loss = check_mean_loss(mean_loss)
         detached = mean_loss.detach()
         if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
+
         if self._on_device:
             counted = self._to_valid_weight(weight)
             self._run_backward_on_device(mean_loss, counted)
@@ -111,17 +113,25 @@ class Accumulation:
         """
         weights = [check_weight(w) for w in read[len(self.losses) :]] if self._on_device else self.weights
         total = loss_sum = largest = 0.0
-        bad = 0
+        bad_losses = 0
         for loss, weight in zip(read, weights, strict=False):
             total += weight
             loss_sum += loss * weight
             largest = weight if weight > largest else largest
-            bad += not math.isfinite(loss)
+            bad_losses += not math.isfinite(loss)
         if not total:
             return WindowTotals(0.0, math.nan, 1.0, 0)
+
         if self.gradient_flags:
             self._drop_missing_gradients(weights)
-        return WindowTotals(total, loss_sum / total, largest / total / self.scale, bad)
+
+        # With weights w_i, losses l_i and gradients g_i of the micro-batches, the window has
+        #     loss          sum(w_i * l_i) / sum(w_i)
+        #     gradient      sum(w_i * g_i) / sum(w_i)
+        #     accumulated   sum(w_i * g_i) * scale / largest,
+        # so that this factor turns what was accumulated into the gradient.
+        factor = largest / total / self.scale
+        return WindowTotals(total, loss_sum / total, factor, bad_losses)
 
     def _drop_missing_gradients(self, weights: Sequence[float]) -> None:
         since = weights[len(weights) - len(self.gradient_flags) :]
@@ -156,32 +166,44 @@ class Accumulation:
         return certain + (since > 0).float() @ given
 
     def _run_backward(self, mean_loss: Tensor, weight: float) -> None:
+        """Add the gradient g of `mean_loss`.
+
+        The sum so far is in units of scale / reference. A larger weight becomes the reference:
+            sum <- sum * reference / weight, if weight > reference
+            sum <- sum + g * scale * weight / reference
+        """
         reference = float(self.reference)
         if weight > reference and not self.summed:
             if reference:
                 torch._foreach_mul_(get_gradients(self.parameters), reference / weight)
             self.reference = reference = weight
+
         factor = weight / reference * self.scale
         seed = None if factor == 1 else torch.full_like(mean_loss, factor)
         # `inputs`, so that parameters of other updates get no gradient.
         torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
 
     def _run_backward_on_device(self, mean_loss: Tensor, weight: Tensor) -> None:
+        """Do as `_run_backward` does without a branch on the weight, whose value the host does not know."""
         before = self._to_valid_weight(self.reference)
         self.reference = reference = before if self.summed else torch.maximum(before, weight)
         if self._alone:
             seed = None if self.scale == 1 else torch.full_like(mean_loss, self.scale)
             torch.autograd.backward(mean_loss, seed, inputs=self.parameters)
             return
+
+        # The new gradient is computed apart from the earlier ones, so that it can be cleared if the weight is 0.
         earlier: list[Tensor | None] = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
+
         empty = ~(weight > 0)
         factor = torch.where(empty, 0.0, weight / reference) * self.scale
         torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype), inputs=self.parameters)
         self.gradient_flags.append([parameter.grad is not None for parameter in self.parameters])
         for gradient in get_gradients(self.parameters):
             gradient.masked_fill_(empty, 0.0)  # NaN for an empty micro-batch, which a factor of 0 would keep
+
         kept = torch.where(reference > 0, before / reference, 1.0)
         for parameter, before_it in zip(self.parameters, earlier, strict=True):
             if before_it is not None:

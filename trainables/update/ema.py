@@ -43,6 +43,7 @@ class Ema:
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the live weights."""
+        # average <- decay * average + (1 - decay) * weight = average + (1 - decay) * (weight - average)
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         live = self._get_tensors(self._live)
         if self._half:
@@ -59,14 +60,14 @@ class Ema:
 
         Buffers, such as the statistics of batch norm, are not averaged.
         """
-        own = [parameter.data for parameter in self._live.values()]
+        live = [parameter.data for parameter in self._live.values()]
         for name, parameter in self._live.items():
             parameter.data = self._shadow[name].to(parameter.dtype)
         torch.clear_autocast_cache()  # its copies in half precision are of the live weights
         try:
             yield
         finally:
-            for parameter, weights in zip(self._live.values(), own, strict=True):
+            for parameter, weights in zip(self._live.values(), live, strict=True):
                 parameter.data = weights
             torch.clear_autocast_cache()
 

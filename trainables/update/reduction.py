@@ -54,8 +54,11 @@ class Reducer:
             raised = torch.zeros(1, device=self.device)
             torch.cat([*held, window.has_gradient(), raised, window.compute_sums()], out=self._flat)
             if not window.summed:
+                # Each rank has sum(weight * gradient) * scale / reference, with a reference of its own. Without both
+                # factors, the sums of all ranks can be added; `compute_totals` divides by the total weight.
                 self._flat[: -len(parameters) - 3].mul_(window.reference / window.scale)
         dist.all_reduce(self._flat)
+
         *gradients, measured = self._parts
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
@@ -80,8 +83,10 @@ class Reducer:
         for parameter, ranks in zip(parameters, present, strict=True):
             if not ranks:  # not zero, since weight decay would then move the parameter
                 parameter.grad = None
-        bad = sum(not math.isfinite(loss) for loss in losses)
-        return WindowTotals(weight, loss / weight if weight else math.nan, 1 / weight if weight else 1.0, bad)
+        bad_losses = sum(not math.isfinite(loss) for loss in losses)
+        if not weight:
+            return WindowTotals(weight, math.nan, 1.0, bad_losses)
+        return WindowTotals(weight, loss / weight, 1 / weight, bad_losses)
 
     def prepare(self, parameters: Sequence[Tensor]) -> None:
         """Allocate the tensor for gradients and totals before a window.

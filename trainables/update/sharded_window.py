@@ -45,9 +45,11 @@ class ShardedAccumulation(Accumulation):
                 f"loss of sharded modules must be fp32, since its dtype would round the weight, but got {name}. "
                 "Compute it from fp32 outputs: MixedPrecisionPolicy(..., output_dtype=torch.float32)."
             )
+
         detached = mean_loss.detach()
         if mean_loss.is_cuda:
             detached = detached.clone()  # a CUDA graph would write the next micro-batch's loss in its place
+
         counted = self._to_valid_weight(weight if on_device else known)
         factor = self._compute_factor(counted)
         leaves = _find_leaves(mean_loss)
@@ -55,6 +57,7 @@ class ShardedAccumulation(Accumulation):
         with _guarded_leaves(leaves, counted > 0) if on_device or not known else contextlib.nullcontext():
             # No `inputs`, since backward would not reach the gathered weights.
             torch.autograd.backward(mean_loss, factor.to(mean_loss.dtype))
+
         if on_device:
             self.losses.append(torch.where(counted == 0, 0.0, detached))
             self.weights.append(weight)
@@ -74,6 +77,12 @@ class ShardedAccumulation(Accumulation):
         return counted.float() @ used.to(self.device, non_blocking=True)
 
     def _compute_factor(self, weight: Tensor) -> Tensor:
+        """Return the factor of the loss of a micro-batch, (), fp64, and adapt the gradients so far to it.
+
+        With a loss scale, the largest weight so far of all ranks becomes the reference:
+            sum <- sum * reference / largest
+            factor = scale * weight / largest
+        """
         if not self._scaled:
             return weight
         largest = torch.maximum(self.reference, weight)

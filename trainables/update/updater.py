@@ -81,6 +81,18 @@ class Updater:
 
     Raises:
         ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained.
+
+    Example, a window with a micro-batch of three samples and one of one:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> updater = Updater({"sgd": torch.optim.SGD(model.parameters(), lr=0.1)}, modules={"model": model})
+        >>> def loss(x):
+        ...     return (model(x) - 1).square().mean(), len(x)
+        >>> report = updater.update([torch.ones(3, 1), torch.full((1, 1), 3.0)], loss)
+        >>> report.outcome, report.loss, report.weight
+        ('applied', 1.0, 4.0)
+        >>> round(model.weight.item(), 4)  # by the gradient -2 * (3 * 1 + 1 * 3) / 4 = -3
+        0.3
     """
 
     def __init__(
@@ -143,6 +155,7 @@ class Updater:
             )
         if self._get_identities() != self._taken:  # parameters were added to an optimizer, replaced, frozen or thawed
             self._collect_parameters()
+
         self._drop_gradients()
         trainable, steps = self._trainable, self.steps
         before = self._buffers.copy()
@@ -155,6 +168,7 @@ class Updater:
             self._drop_gradients()
             if self.steps == steps:
                 self._buffers.restore(before)
+
         if self.on_update is not None:
             self.on_update(report)
         return report
@@ -249,6 +263,7 @@ class Updater:
         held = [parameter for parameter in trainable if parameter.grad is not None]
         norms, read = _read_norms(get_gradients(held), sums, self._norm_dtype)
         totals = window.compute_totals(read) if ranks == 1 else self._reducer.compute_totals(trainable, read)
+
         if ranks > 1 or window.gradient_flags:  # the totals may have reset gradients to None
             norms = [norm for parameter, norm in zip(held, norms, strict=True) if parameter.grad is not None]
             held = [parameter for parameter in held if parameter.grad is not None]
@@ -286,19 +301,22 @@ class Updater:
             if factor != 1:
                 torch._foreach_mul_(self._get_gradients(self._with_gradient), factor)
             return
+
         norms = {id(parameter): norm for parameter, norm in zip(self._with_gradient, self._norms, strict=True)}
         for name, optimizer in self.optimizers.items():
             held = [parameter for parameter in get_parameters(optimizer) if id(parameter) in norms]
-            own = factor * _compute_clip_factor(math.hypot(*(norms[id(p)] for p in held)), self.max_grad_norm[name])
-            if held and own != 1:
-                torch._foreach_mul_(self._get_gradients(held), own)
+            norm_of_optimizer = math.hypot(*(norms[id(p)] for p in held))
+            clipped = factor * _compute_clip_factor(norm_of_optimizer, self.max_grad_norm[name])
+            if held and clipped != 1:
+                torch._foreach_mul_(self._get_gradients(held), clipped)
 
     def _skip(self, norm: float, loss: float) -> None:
         self.skipped += 1
         self.consecutive_skips += 1
-        spoiled = [name for name, own in self.gradient_norms().items() if not math.isfinite(own)]
+        spoiled = [name for name, length in self.gradient_norms().items() if not math.isfinite(length)]
         where = f"at step {self.steps} the loss is {loss:g}, the gradient norm {norm:g}"
         where += f", first in {spoiled[0]}" if spoiled else ""
+
         if self.loss_scale is not None:
             try:
                 self.loss_scale.skipped()
@@ -313,6 +331,7 @@ class Updater:
         idle: list[torch.optim.Optimizer] = []
         if len(self._with_gradient) < len(self._parameters):
             idle = [o for o in self.optimizers.values() if all(p.grad is None for p in get_parameters(o))]
+
         for optimizer in self.optimizers.values():
             if optimizer not in idle:
                 optimizer.step()
@@ -320,6 +339,7 @@ class Updater:
             self.ema.update()
         if self.loss_scale is not None:
             self.loss_scale.applied()
+
         self.steps += 1
         self.consecutive_skips = 0
         for scheduler in self.schedulers:  # last, since a finished schedule raises
