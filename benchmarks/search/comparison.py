@@ -72,12 +72,6 @@ def get_final_ratio(pair: Pair) -> Array:
     return ratio
 
 
-def get_search_ratio(pair: Pair) -> Array:
-    """Return the geometric mean over seeds of the ratio of final regrets. Both count as FLOOR at least."""
-    ours, theirs = (np.maximum(finals, FLOOR) for finals in pair.finals)
-    return _compute_geometric_mean(ours / theirs)
-
-
 def get_win_share(pair: Pair) -> Array:
     """Return the share of seeds in which the side ends lower. Ties count half."""
     ours, theirs = pair.finals
@@ -107,8 +101,6 @@ MEASURES = {
     "wins": Measure(get_win_share, lambda shares: shares.mean(-1)),
     "time": Measure(get_relative_time, _choose_upper_median),
 }
-
-SEARCHES = Measure(get_search_ratio, _compute_geometric_mean)  # for few seeds, whose medians say little
 
 
 class Choice(NamedTuple):

@@ -15,9 +15,8 @@ from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.problems.table import fill_table, load_table
 from benchmarks.search.simulator import simulate
 from benchmarks.search.strategies import SIDES
-from benchmarks.search.variants import VARIANTS
 
-ALL_SIDES = {**SIDES, **PEERS, **VARIANTS}
+ALL_SIDES = {**SIDES, **PEERS}
 GANGS = 8
 TRAININGS = 4  # full trainings per gang in the budget
 POINTS = 200  # times at which a regret is stored, evenly spaced over the budget

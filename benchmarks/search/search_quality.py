@@ -3,7 +3,7 @@
 Time is simulated: gangs train curves that are known in closed form or were recorded. The real searchers and schedulers
 decide what to train. A side is judged by what it delivers: see `delivered` in benchmarks/search/problems/problems.py.
 
-    python benchmarks/search/search_quality.py [--seeds 40] [--problems cliff,digits] [--sides ray,grace-3]
+    python benchmarks/search/search_quality.py [--seeds 40] [--problems cliff,digits] [--sides ray,random]
 
 Each search is stored in --runs, and searches in that file are not run again. So the same command resumes an interrupted
 run. --report runs nothing, and reports the seeds that all sides have.
@@ -24,7 +24,6 @@ from benchmarks.recording import RESULTS, Table, create_parser, print_progress, 
 from benchmarks.search.comparison import (
     MEASURES,
     RESAMPLES,
-    SEARCHES,
     Interval,
     Pair,
     bootstrap,
@@ -40,7 +39,6 @@ from benchmarks.search.peers import find_missing_package
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
-from benchmarks.search.variants import VARIANTS
 
 PEER = "ray"
 RUNS = RESULTS / "search_quality.parquet"
@@ -166,7 +164,7 @@ def summarize(
         for judged in ("by best", "at rest"):
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
             yield from measure(side, "all", f"{PEER}, {judged}", pairs, ["final_ratio", "wins"])
-    peers = [side for side in sides if side not in OURS and side not in VARIANTS]
+    peers = [side for side in sides if side not in OURS]
     for side in (side for side in sides if side in OURS):
         for peer in (peer for peer in sides if peer not in (side, PEER)):
             pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in problems]
@@ -175,16 +173,6 @@ def summarize(
             found = [(problem, outcomes[problem.name]) for problem in chosen]
             pairs = [pair_with_peer(problem, rows, side, find_best_peer(rows, peers)) for problem, rows in found]
             yield from measure(side, kind, "best peer", pairs, list(MEASURES))
-
-
-def compare_variants(
-    problems: Sequence[Problem], outcomes: Outcomes, sides: Sequence[str], resamples: int
-) -> Iterator[Figures]:
-    """Yield how each variant differs from the default, search by search."""
-    for side in (side for side in sides if side in VARIANTS and OURS[0] in sides):
-        pairs = [pair_with_peer(problem, outcomes[problem.name], side, OURS[0]) for problem in problems]
-        ratio = name_interval("search_ratio", bootstrap(SEARCHES, pairs, resamples))
-        yield {"side": side, "against": OURS[0], **ratio, **name_wins(pairs)}
 
 
 def check_choice(problems: Sequence[Problem], outcomes: Outcomes) -> dict[str, Table]:
@@ -245,8 +233,6 @@ def describe(
         "problems": rows,
         "measures": list(summarize(problems, outcomes, sides, resamples)),
     }
-    if variants := list(compare_variants(problems, outcomes, sides, resamples)):
-        figures["variants"] = variants
     if len(problems) > 1 and set(OURS) <= set(sides):
         figures |= check_choice(problems, outcomes)
     return figures

@@ -21,7 +21,6 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.factory import sampler_factory
-from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
@@ -44,24 +43,13 @@ class Searchlight:
     keeps_best = True
     only_whole = False
 
-    def __init__(
-        self,
-        problem: Problem,
-        seed: int,
-        sampler: Callable[[int], BaseSampler] | None = None,
-        schedule: Scheduler | None = None,
-        study: Callable[..., SearchStudy] = SearchStudy,
-        scheduler: str = "hyperband",
-        trials: int = UNLIMITED,
-    ) -> None:
+    def __init__(self, problem: Problem, seed: int, scheduler: str = "hyperband") -> None:
         config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
-        sampler = sampler or sampler_factory(config.sampler, seed)
-        schedule = schedule or create_scheduler(config, problem.epochs, "min", seed=seed)
-        self.study = study(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
-        self._searcher = StudySearcher(
-            self.study, problem.space, schedule, SearchLimits(trials), Path("nowhere"), attempt="1"
-        )
-        self._names = [p.name for p in problem.space.parameters]
+        sampler = sampler_factory(config.sampler, seed)
+        schedule = create_scheduler(config, problem.epochs, "min", seed=seed)
+        study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
+        limits = SearchLimits(UNLIMITED)
+        self._searcher = StudySearcher(study, problem.space, schedule, limits, Path("nowhere"), attempt="1")
         self._asked = 0
 
     def suggest(self) -> Job | None:
@@ -74,10 +62,6 @@ class Searchlight:
             return None
         segment = given["segment"]
         return Job(name, segment.trial, flatten(segment.config), segment.epoch, segment.until)
-
-    def close(self) -> None:
-        """Prune the trials that wait at a rung, after the last job."""
-        self._searcher.finish(prune=True)
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
         done = math.isnan(value) or epoch == job.until

@@ -12,7 +12,6 @@ from benchmarks.search.problems.problems import Curve, Problem, all_problems
 from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.search.strategies import SIDES
-from benchmarks.search.variants import VARIANTS
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
@@ -164,7 +163,7 @@ def simulated(name, seed, budget):
     return simulate(ALL_SIDES[name](FLAT, seed), FLAT, gangs=8, budget=budget, seed=seed)
 
 
-# Syne Tune, SMAC3 and NePS are not among the requirements, since they install hundreds of MB.
+# Syne Tune and NePS are not among the requirements, since they install hundreds of MB.
 INSTALLED = [name for name in [*SIDES, *PEERS] if not find_missing_package(name)]
 
 
@@ -174,13 +173,6 @@ def test_side_is_the_same_for_the_same_seed(name):
     first, second = (simulated(name, 3, 150.0) for _ in range(2))
     assert first.regrets == second.regrets
     assert first.trials == second.trials > 8
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variant_of_searchlight_searches(name):
-    run = simulated(name, 3, 30.0)
-    assert run.trials > 8
-    assert run.regrets
 
 
 def test_searchlight_ends_diverged_trials_sooner_than_tune():
