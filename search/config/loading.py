@@ -72,7 +72,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
         update={
             "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
             "name": config.name or f"{Path(label).stem.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "storage": locations.make_absolute(config.storage),
+            "storage": config.storage.expanduser().absolute(),
             "study": study,
             "warm_start": [locations.parse_warm_start_source(source, config.storage) for source in config.warm_start],
             "experiment": config.experiment or label,

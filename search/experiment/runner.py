@@ -21,7 +21,6 @@ from searchlight.search.experiment.finish import finish
 from searchlight.search.experiment.plan import SearchPlan, plan, prepare_task_files
 from searchlight.search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
 from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_signals
-from searchlight.search.folder.locations import make_absolute
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import resume_command
@@ -68,7 +67,7 @@ def resume(
     """
     start = time.time()
     prepare_process()
-    place = make_absolute(storage) / name
+    place = storage.expanduser().absolute() / name
     with downloaded_copy(place) as folder:
         uploader = Uploader(folder, place)  # before the search is opened, which changes files
         return _Driver(*open_search(place, given or {}), uploader, start, console).run()

@@ -33,11 +33,6 @@ def parse_location(value: Any) -> Any:
         raise ValueError(f"must be a folder or a bucket, but {error}") from None
 
 
-def make_absolute(storage: StoragePath) -> StoragePath:
-    """Return the absolute path of a folder, or a bucket unchanged."""
-    return storage.expanduser().absolute()
-
-
 def parse_storage(text: str) -> StoragePath:
     """Return the value of --storage as an absolute path.
 
@@ -45,7 +40,8 @@ def parse_storage(text: str) -> StoragePath:
         UsageError: It is neither a folder nor a bucket.
     """
     try:
-        return make_absolute(parse_location(text))
+        storage: StoragePath = parse_location(text).expanduser().absolute()
+        return storage
     except ValueError as error:
         raise UsageError(f"--storage {error}") from error
 
@@ -63,7 +59,7 @@ def parse_warm_start_source(text: str, storage: StoragePath) -> str:
             return str(parse_path(text))
         except ValueError as error:
             raise UsageError(f"--warm-start must name an earlier search, but {error}") from None
-    named = make_absolute(storage) / text
+    named = storage.expanduser().absolute() / text
     if "/" not in text or (isinstance(named, Path) and named.exists()):
         return str(named)
     return str(Path(text).expanduser().absolute())

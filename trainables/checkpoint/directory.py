@@ -16,6 +16,7 @@ from typing import Any
 
 from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError, full_disk_errors
 from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.atomic_file import write_durable
 from searchlight.trainables.filesystem.paths import (
     RemotePath,
     StoragePath,
@@ -32,8 +33,7 @@ STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 def open_staging(path: StoragePath, context: Context, stack: ExitStack) -> Path:
     """Create the folder in which this rank writes its files of the checkpoint at `path`. Call it on all ranks.
 
-    On a disk, all ranks share the folder, and rank 0 creates it. In a bucket, each rank gets a folder of its own on
-    this machine until `stack` ends.
+    On a disk, all ranks share it. In a bucket, each rank has its own on this machine until `stack` ends.
     """
     if isinstance(path, RemotePath):
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-")))
@@ -44,14 +44,21 @@ def open_staging(path: StoragePath, context: Context, stack: ExitStack) -> Path:
     return staging
 
 
-def add_part(source: Path, path: StoragePath) -> dict[str, str]:
-    """Add the files of a rank to the unpublished checkpoint at `path`. In a bucket, only compute their digests.
-
-    Returns:
-        The SHA-256 of each file by name, or on a disk "".
+def publish_staged(staging: Path, path: StoragePath, expected: Collection[str], context: Context) -> None:
+    """Make the content of `open_staging` the checkpoint at `path`. On rank 0, `expected` names the files of all ranks.
 
     Raises:
-        DiskFullError: The disk is full.
+        OSError: As for `publish_parts`.
+    """
+    is_remote = isinstance(path, RemotePath)
+    parts = context.gather(_compute_digests(staging)) if is_remote else [dict.fromkeys(expected, "")]
+    publish_parts(staging, path, parts, {}, context)
+
+
+def add_part(source: Path, path: StoragePath) -> dict[str, str]:
+    """Return the SHA-256 of the files in `source`, a rank's part of a checkpoint, by name.
+
+    On a disk, copy the files to those of other ranks instead. Their digests are then "".
     """
     if isinstance(path, RemotePath):
         return _compute_digests(source)
@@ -67,14 +74,13 @@ def publish_parts(
 
     Args:
         source: The folder of this rank's files, or None if it has no files.
-        path: Becomes a checkpoint.
+        path: Becomes a checkpoint at the end of the call.
         parts: The results of `add_part`, by rank.
         about: Plain values for its readers.
         context: Of this rank.
 
     Raises:
-        DiskFullError: The disk is full.
-        OSError: A rank could not write its files. In a bucket, all ranks raise it.
+        OSError: A rank could not write its files, e.g. a DiskFullError. In a bucket, all ranks raise it.
     """
     if isinstance(path, RemotePath):
         _upload(source, path, parts, about, context)
@@ -83,21 +89,8 @@ def publish_parts(
             _publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
 
 
-def publish_staged(staging: Path, path: StoragePath, expected: Collection[str], context: Context) -> None:
-    """Make the content of `staging`, of `open_staging`, the checkpoint at `path`. Call it on all ranks.
-
-    `expected` are the names of the files of all ranks, on rank 0.
-
-    Raises:
-        OSError: As for `publish_parts`.
-    """
-    is_apart = isinstance(path, RemotePath)
-    parts = context.gather(_compute_digests(staging)) if is_apart else [dict.fromkeys(expected, "")]
-    publish_parts(staging, path, parts, {}, context)
-
-
 def delete_staging(folder: StoragePath, attempt: str) -> None:
-    """Remove the parts of unpublished checkpoints in `folder` by `attempt`, also those of lost workers.
+    """Remove the parts of unpublished checkpoints by `attempt`, also those of lost workers.
 
     In a bucket, parts have the name of the checkpoint. They are deleted when the trial has ended.
     """
@@ -107,27 +100,14 @@ def delete_staging(folder: StoragePath, attempt: str) -> None:
 
 
 def _publish(staging: Path, path: Path, about: dict[str, Any], expected: Collection[str]) -> None:
-    """Rename `staging` to `path` and make it a checkpoint.
-
-    Args:
-        staging: The folder of the files of all ranks.
-        path: Becomes a checkpoint.
-        about: Plain values for its readers.
-        expected: The names of the files that the ranks wrote.
-
-    Raises:
-        OSError: A file is missing, since a rank wrote it on another node.
-    """
+    """Make `staging` a checkpoint and rename it to `path`. Refuse it without a file in `expected`, of another node."""
     if missing := sorted({*expected} - {*list_files(staging)}):
         raise OSError(
             f"all workers of a trial must write to one folder, but {staging} does not have {missing[0]} of another "
             "worker. Use a folder that all nodes share, or a bucket."
         )
     files = {name: _sync(staging / name) for name in list_files(staging) if name != ABOUT}
-    with open(staging / ABOUT, "w", encoding="utf-8") as file:
-        json.dump({**about, "files": files}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_durable(staging / ABOUT, json.dumps({**about, "files": files}).encode())
     if path.exists():  # it could not be read, so the epoch was repeated
         shutil.rmtree(path)
     staging.rename(path)

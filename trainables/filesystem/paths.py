@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
-from searchlight.trainables.filesystem.remote_path import RemotePath, run_concurrently
-
-__all__ = [
-    "RemotePath", "StoragePath", "cached_on_node", "compute_digest", "copy", "delete_except", "download",
-    "get_arrow_location", "get_modified_ns", "get_outage_errors", "get_scheme", "list_files", "list_sizes",
-    "local_copy", "lock_file", "may_exist", "parse_path", "remove_tree", "replaces_atomically", "replacing",
-    "start_deletion", "upload", "with_suffix_added",
-]  # fmt: skip
+from searchlight.trainables.filesystem.remote_path import RemotePath as RemotePath
+from searchlight.trainables.filesystem.remote_path import run_concurrently
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 ATOMIC = ("file", "s3", "gs", "gcs")

@@ -54,14 +54,10 @@ class RemotePath:
     def with_name(self, name: str) -> "RemotePath":
         return self.parent / name
 
-    def expanduser(self) -> "RemotePath":
-        return self
-
     def absolute(self) -> "RemotePath":
         return self
 
-    def resolve(self) -> "RemotePath":
-        return self
+    expanduser = resolve = absolute
 
     def as_uri(self) -> str:
         """Return the URI without its query, which other programs would treat as part of the path."""
