@@ -157,6 +157,7 @@ def test_bucket_keeps_the_same_once_the_search_has_ended(in_bucket):
     searcher.finish(prune=False)
     kept = ("0/epoch-2-a.pt", "0/epoch-3-a.pt", "1/epoch-2-a.pt")
     assert names(folder) == [path + more for path in kept for more in ("", ".pictures/one.png")]
+    assert measure_largest(folder) == len((folder / "1" / "epoch-2-a.pt").read_bytes())
 
 
 def test_next_driver_deletes_what_a_killed_one_left(in_bucket, monkeypatch):
@@ -339,19 +340,3 @@ def test_whole_pareto_front_is_kept_beside_the_best_trials(tmp_path):
         assert kept(tmp_path / "checkpoints") == front
     assert [trial.trial_id for trial in find_pareto_front(study.get_trials(), objectives)] == front
     lock.close()
-
-
-def test_bucket_keeps_the_checkpoints_of_the_best_trials(in_bucket):
-    make, folder = in_bucket
-    searcher, study = make(trials=7, rungs=(1,), checkpoints=2)
-    for number, loss in enumerate([0.3, 0.1, 0.4, 0.2]):
-        searcher.suggest(f"t{number}")
-        train(searcher, f"t{number}", folder / str(number), [loss], done=True)
-    searcher.finish(prune=False)
-    assert [name for name in names(folder) if name.endswith(".pt")] == ["1/epoch-1-a.pt", "3/epoch-1-a.pt"]
-    assert images.find_best_images(folder / "0") == folder / "0" / "epoch-1-a.pt.pictures"
-    resumed, _ = make(onto=study, trials=7, rungs=(1,), checkpoints=1)
-    resumed.recover()
-    resumed.finish(prune=False)
-    assert [name for name in names(folder) if name.endswith(".pt")] == ["1/epoch-1-a.pt"]
-    assert measure_largest(folder) == len((folder / "1" / "epoch-1-a.pt").read_bytes())

@@ -9,6 +9,24 @@ class Killed(BaseException):
     """The driver is gone."""
 
 
+def kill_at_call(patch, owner, method, moment, done, die):
+    """Call `die` at call `moment` of a method: before it, or once it is `done`. Return a list of all calls."""
+    calls, original = [], getattr(owner, method)
+
+    def call(self, *arguments):
+        calls.append(0)
+        is_moment = len(calls) == moment
+        if is_moment and not done:
+            die(self)
+        answer = original(self, *arguments)
+        if is_moment:
+            die(self)
+        return answer
+
+    patch.setattr(owner, method, call)
+    return calls
+
+
 def check_deaths(monkeypatch, begin, kill_at, resume, step):
     """Check that a search that died at every `step`-th moment and was resumed equals one that never died.
 

@@ -25,7 +25,7 @@ from searchlight.search.study.record import load_search
 from searchlight.trainables.filesystem.paths import cached_on_node, local_copy, parse_path
 from searchlight.trainables.filesystem.remote_path import RemotePath
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
-from tests.search.experiment.dying_drivers import Killed, check_deaths
+from tests.search.experiment.dying_drivers import Killed, check_deaths, kill_at_call
 from tests.search.experiment.test_task_files import PREPARES
 
 
@@ -59,23 +59,6 @@ def die(journal):
     raise Killed
 
 
-def commit_until(monkeypatch, moment, written):
-    """Kill the driver at the commit `moment`: before it, or once it is `written`."""
-    commits = []
-    put = BucketJournal._put
-
-    def counted(self):
-        commits.append(0)
-        if len(commits) == moment and not written:
-            die(self)
-        put(self)
-        if len(commits) == moment:
-            die(self)
-
-    monkeypatch.setattr(BucketJournal, "_put", counted)
-    return commits
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_search_in_a_bucket_that_dies_resumes_as_if_it_had_not(s3, monkeypatch, written):
@@ -89,7 +72,7 @@ def test_search_in_a_bucket_that_dies_resumes_as_if_it_had_not(s3, monkeypatch, 
         return again.study
 
     def kill_at(patch, moment):
-        return commit_until(patch, moment, written)
+        return kill_at_call(patch, BucketJournal, "_put", moment, written, die)
 
     check_deaths(monkeypatch, lambda name: begun(f"{s3}/{name}"), kill_at, resume, step=13)
 

@@ -10,7 +10,7 @@ from searchlight.search.experiment.resume import create_search, open_search
 from searchlight.search.storage.cached_rdb import CachedRDBStorage
 from searchlight.search.storage.study_store import open_store
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
-from tests.search.experiment.dying_drivers import Killed, check_deaths
+from tests.search.experiment.dying_drivers import Killed, check_deaths, kill_at_call
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +34,8 @@ def begun(tmp_path, empty_database):
     return begin
 
 
-def ask_until(monkeypatch, moment, answered):
-    """Kill the driver at question `moment` to the database: before it, or once it is `answered`."""
-    asked = []
-    ask = CachedRDBStorage._retry_on_disconnect
-
-    def counted(self, action):
-        asked.append(0)
-        if len(asked) == moment:
-            if answered:
-                ask(self, action)
-            raise Killed
-        return ask(self, action)
-
-    monkeypatch.setattr(CachedRDBStorage, "_retry_on_disconnect", counted)
-    return asked
+def die(_):
+    raise Killed
 
 
 @pytest.mark.slow
@@ -61,7 +48,10 @@ def test_search_whose_database_dies_resumes_as_if_it_had_not(begun, monkeypatch,
         store, study = open_store(planned.config.local_path, planned.config.study), held.study
         return type(study)(store.storage, "one", study._sampler, study.objectives)
 
-    check_deaths(monkeypatch, begun, lambda patch, moment: ask_until(patch, moment, answered), resume, step=17)
+    def kill_at(patch, moment):
+        return kill_at_call(patch, CachedRDBStorage, "_retry_on_disconnect", moment, answered, die)
+
+    check_deaths(monkeypatch, begun, kill_at, resume, step=17)
 
 
 def test_search_at_another_url_is_found_and_remembered(begun, tmp_path):

@@ -18,6 +18,7 @@ from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError
 from searchlight.search.tracking.events import make_search_end
 from searchlight.search.tracking.runs import Runs
+from searchlight.trainables import checkpoint
 from searchlight.trainables.task import images
 from tests.search.objectives import VAL_SCORE
 from tests.search.tracking.trackers import curve_of, finish, runs_for, runs_in, runs_of, track
@@ -236,9 +237,10 @@ def curves(tracker):
 
 
 def draw(settings, number, epoch=1):
-    """Save a picture as the workers of trial `number` do."""
+    """Save a picture and its checkpoint as the workers of trial `number` do."""
     path = settings.local_path / "checkpoints" / str(number) / f"epoch-{epoch}-a.pt"
     images.save({"one": np.full((2, 2, 3), 10 * number + epoch, np.uint8)}, path)
+    checkpoint.save({}, path)
 
 
 def drawn(tracker):

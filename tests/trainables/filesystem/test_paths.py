@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -130,6 +131,28 @@ def test_folder_is_uploaded_copied_and_downloaded_unchanged(s3, tmp_path, monkey
     with pytest.raises(FileNotFoundError, match="nothing"):
         paths.download(parse_path(s3) / "nothing", tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("few", [1, 9], ids=["one request for all", "a request for each"])
+def test_subfolders_keep_only_the_named_content(anywhere, monkeypatch, few):
+    monkeypatch.setattr(paths, "FEW", few)
+    names = [f"{number}/{name}" for number in (1, 2, 12) for name in ("a.pt", "a.pt.pictures/one", "b/part")]
+    for name in names:
+        (anywhere / name).parent.mkdir(parents=True, exist_ok=True)
+        (anywhere / name).write_bytes(b"")
+    with ThreadPoolExecutor(1) as pool:
+        paths.start_deletion(pool, paths.delete_except, anywhere, {"1": {"a.pt", "b"}, "2": set(), "3": {"a.pt"}})
+    assert paths.list_files(anywhere) == sorted(["1/a.pt", "1/b/part", *names[6:]])
+
+
+def test_bucket_is_neither_locked_nor_asked_for_a_file(anywhere):
+    is_local = isinstance(anywhere, Path)
+    assert [paths.may_exist(anywhere / "gone", in_bucket) for in_bucket in (True, False)] == [not is_local, False]
+    with paths.lock_file(anywhere / "lock"):
+        assert (anywhere / "lock").exists() is is_local
+    path, file_system = paths.get_arrow_location(anywhere / "a")
+    (anywhere / "a").write_bytes(b"content")
+    assert file_system.open_input_file(path).read() == b"content"
 
 
 class Refusing(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.context import Context
-from searchlight.trainables.filesystem.paths import StoragePath, parse_path
+from searchlight.trainables.filesystem.paths import StoragePath, list_files, parse_path, remove_tree
 from searchlight.trainables.task import images
 from searchlight.trainables.training import evaluation
 from searchlight.trainables.training.trainer import TrialTrainer
@@ -164,12 +164,17 @@ def test_pictures_are_replaced_all_at_once_or_not_at_all(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_pictures_in_a_bucket_count_only_with_their_checkpoint(s3):
-    folder = parse_path(s3) / "trial-0"
+def test_pictures_count_with_their_checkpoint_or_alone(anywhere):
+    folder = anywhere / "trial-0"
     for epoch in (9, 10, 11):  # of one second, perhaps
         images.save({"one": GOOD}, folder / f"epoch-{epoch}-a.pt")
         if epoch < 11:
             checkpoint.save({}, folder / f"epoch-{epoch}-a.pt")
     assert images.find_best_images(folder) == folder / "epoch-10-a.pt.pictures"
     images.save({"two": GOOD}, folder / "epoch-10-a.pt")
-    assert (folder / "epoch-10-a.pt.pictures").list_files() == ["two.png"]
+    assert list_files(folder / "epoch-10-a.pt.pictures") == ["two.png"]
+    for epoch in (9, 11):
+        remove_tree(folder / f"epoch-{epoch}-a.pt.pictures")
+    for name in ("epoch-10-a.pt", "epoch-10-a.pt.sha256"):  # the trial has ended, and is not among the best
+        (folder / name).unlink()
+    assert images.find_best_images(folder) == folder / "epoch-10-a.pt.pictures"
