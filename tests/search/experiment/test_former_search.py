@@ -14,7 +14,7 @@ FORMER = Path(__file__).with_name("former_search")
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder of a search with options that are gone: `mode`, `cold` and `log_model`. Its task imports trainables."""
+    """The folder of a search with the former options `mode`, `cold` and `log_model`. Its task imports trainables."""
     folder = tmp_path / "runs" / "former"
     folder.mkdir(parents=True)
     for name in ("study.journal", "search.yaml"):
