@@ -101,46 +101,9 @@ def parse_duration(value: Any) -> Any:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
-def join_choices(value: Any) -> Any:
-    """Return a YAML list of choices in the form of the command line, "a,b"."""
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
-
-
 def wrap_in_list(value: Any) -> Any:
     """Return a single value as a list of one, and an empty text as an empty list. Return a list unchanged."""
     return value if isinstance(value, list | tuple) else [value] if value != "" else []
-
-
-def parse_point(value: Any) -> Any:
-    """Return the parameters of "lr=1e-3,precision=bf16" by name. A dict keeps its values."""
-    if isinstance(value, dict):
-        return {str(name): item for name, item in value.items()}
-    parts = [part.partition("=") for part in str(value).split(",")]
-    if not all(equals and name.strip() for name, equals, _ in parts):
-        raise ValueError(f"must be like name=value,name=value, but got {value!r}")
-    return {name.strip(): text.strip() for name, _, text in parts}
-
-
-def parse_task(value: Any) -> Any:
-    """Return the name of a task, a class or a function unchanged.
-
-    Raises:
-        ValueError: It is none of these.
-    """
-    if isinstance(value, str) or getattr(value, "__name__", "").isidentifier():
-        return value
-    raise ValueError(f"must be a text, or a class or a function that has a name, but got {value!r}")
-
-
-def parse_model_name(value: Any) -> Any:
-    """Return the name of a registered model unchanged.
-
-    Raises:
-        ValueError: MLflow's registry does not accept the name.
-    """
-    if isinstance(value, str) and not re.fullmatch(r"\w[\w.\- ]{0,199}", value):
-        raise ValueError(f"must be a name of letters, digits, spaces, '.', '_' or '-', but got {value!r}")
-    return value
 
 
 YAML_BOOLEAN = "tag:yaml.org,2002:bool"
@@ -167,10 +130,7 @@ def read_yaml(text: str) -> Any:
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
-SMALLEST_AMOUNT = 1e-4  # Ray's smallest amount of a resource
-ResourceAmount = Annotated[float, Field(ge=SMALLEST_AMOUNT)]
 Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
-Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]
 
 
 REPLACED = {  # options of older versions, and what to use instead

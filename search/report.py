@@ -20,13 +20,13 @@ from searchlight.search.analysis import comparison
 from searchlight.search.analysis.divergence import find_divergence
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
-from searchlight.search.option import parse_model_name
 from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console
 from searchlight.search.reporting.html import write_report
 from searchlight.search.reporting.parquet import write_parquet
 from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.search.tracking.options import parse_model_name
 from searchlight.trainables.filesystem.paths import StoragePath
 
 

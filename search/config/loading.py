@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from searchlight.search.config.search_config import OPTIONS, SearchConfig
 from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
+from searchlight.search.folder.locations import local_path_of
 from searchlight.search.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
 from searchlight.search.schedulers.pbt import default_population
+from searchlight.trainables.filesystem.paths import StoragePath
 
+ALL_CHECKPOINTS = 10**9
 LARGEST_FILE = 2**20
 
 
@@ -83,10 +87,36 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     )
 
 
+def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
+    """Return the stored config with the overrides in `given` and the present location of the search."""
+    resumable = {option.key for option in OPTIONS if option.resumable}
+    if fixed := sorted(given.keys() - resumable):
+        named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
+        raise UsageError(
+            f"--resume must come without {named}: {place.name} continues as it began. "
+            f"Options that may change: {', '.join(map(option_name, sorted(resumable)))}."
+        )
+    # Older searches without these options kept all checkpoints and confirmed nothing.
+    before = {
+        "keep_checkpoints": ALL_CHECKPOINTS,
+        "confirm": 0,
+        **about["config"],
+        "storage": place.parent,
+        "name": place.name,
+        "quiet": False,
+    }
+    path, _, name = before["task"].rpartition(":")
+    copy = local_path_of(place) / "code" / Path(path).name
+    if path.endswith(".py") and not Path(path).exists() and copy.exists():
+        before["task"] = f"{copy}:{name}"
+    return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
+
+
 def to_yaml(config: SearchConfig) -> str:
     """Return `config` as YAML, which starts the same search under a new name."""
-    values = config.model_dump(mode="json", exclude={"name"}, exclude_none=True, by_alias=True)
-    return yaml.safe_dump({key: value for key, value in values.items() if value not in ("", [])}, sort_keys=False)
+    values = config.model_dump(mode="json", exclude={"name"}, by_alias=True)
+    keys = [option.key for option in OPTIONS if values.get(option.key) not in (None, "", [])]
+    return yaml.safe_dump({key: values[key] for key in keys}, sort_keys=False)
 
 
 def _read_yaml(file: Path | None) -> dict[str, Any]:

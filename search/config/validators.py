@@ -1,24 +1,17 @@
-"""Detection of contradictory options."""
+"""Contradictions between options of two packages. Each package finds those of its own."""
 
 from collections.abc import Iterator
 
 from searchlight.search.config.search_config import SearchConfig
-from searchlight.search.option import SMALLEST_AMOUNT
+from searchlight.search.formatting import join_words
+from searchlight.search.samplers.factory import SAMPLERS
 from searchlight.search.space.function_config import check_parameter_names
-from searchlight.trainables.filesystem.paths import get_scheme, replaces_atomically
-
-FEWEST_CONFIRMING_RUNS = 4
 
 
 def find_contradictions(config: SearchConfig) -> list[str]:
     """Return a message for each contradiction between options of a search."""
-    checks = (_check_name, _check_once, _check_confirm, _check_workers, _check_scheduler, _check_study)
+    checks = (_check_once, _check_confirm, _check_scheduler, _check_sampler)
     return [*config.find_problems(), *(message for check in checks for message in check(config))]
-
-
-def _check_name(config: SearchConfig) -> Iterator[str]:
-    if "name" in config.model_fields_set and not config.name:
-        yield "--name must be letters, digits, '.', '_' or '-', but got ''. Leave it out for a name with date and time."
 
 
 def _check_once(config: SearchConfig) -> Iterator[str]:
@@ -36,11 +29,6 @@ def _check_once(config: SearchConfig) -> Iterator[str]:
 
 def _check_confirm(config: SearchConfig) -> Iterator[str]:
     runs = config.confirm
-    if runs is not None and 0 < runs < FEWEST_CONFIRMING_RUNS:
-        yield (
-            f"--confirm must be 0 or at least {FEWEST_CONFIRMING_RUNS}, but got {runs}: a finalist and the defaults "
-            "need two seeds each."
-        )
     if runs and config.once:
         yield f"--confirm must be 0 with --once, but got {runs}: there is one config. Leave it out."
     elif runs and config.trials < 2:
@@ -52,41 +40,23 @@ def _check_confirm(config: SearchConfig) -> Iterator[str]:
         )
 
 
-def _check_workers(config: SearchConfig) -> Iterator[str]:
-    gpus = config.gpus_per_worker or 0.0
-    if 0 < gpus < SMALLEST_AMOUNT:
-        yield f"--gpus-per-worker must be 0 or at least {SMALLEST_AMOUNT:g}, but got {gpus:g}."
-    if gpus > 1 and gpus % 1:
-        yield f"--gpus-per-worker must be whole above 1, but got {gpus:g}: a part of a GPU is one worker's."
-    if 0 < gpus < 1 and config.workers > 1:
-        yield (
-            f"--gpus-per-worker must be whole with --workers {config.workers}, but got {gpus:g}: "
-            "NCCL refuses two ranks on one GPU. Use --workers 1 or --gpus-per-worker 1."
-        )
-    for reserved in sorted({"CPU", "GPU", "memory"} & config.resources.keys()):
-        yield f"--resource must name a custom resource, but got {reserved}. See --cpus-per-worker."
-
-
 def _check_scheduler(config: SearchConfig) -> Iterator[str]:
     if not config.scheduler_class.makes_copies:
-        pass
-    elif config.trials < 2:
+        return
+    if config.trials < 2:
         yield f"--trials must be at least 2 with --scheduler {config.scheduler}, but got {config.trials}."
     elif "trials" in config.model_fields_set and config.trials < (config.population or 0):
         yield (
             f"--population must be at most --trials, {config.trials}, but got {config.population}. "
             "Trials beyond it are the copies."
         )
-    if len(config.objective) > 1 and config.sampler == "cmaes":
-        yield f"--sampler must be tpe, gp, nsga2, qmc or random with {len(config.objective)} objectives, but got cmaes."
 
 
-def _check_study(config: SearchConfig) -> Iterator[str]:
-    if not config.study and not replaces_atomically(config.storage):
-        yield (
-            f"--study must be a database with --storage {get_scheme(config.storage)}://, but got none: a file there is "
-            "empty while it is written, and a driver that dies then would lose it. Use postgresql://host/database."
-        )
+def _check_sampler(config: SearchConfig) -> Iterator[str]:
+    count = len(config.objective)
+    if count > 1 and not SAMPLERS[config.sampler].takes_several_objectives:
+        able = join_words([name for name, kind in SAMPLERS.items() if kind.takes_several_objectives], "or")
+        yield f"--sampler must be {able} with {count} objectives, but got {config.sampler}."
 
 
 def check_function_options(config: SearchConfig) -> list[str]:

@@ -75,7 +75,7 @@ def run_on_ray(
     gang_resources = {name: amount * config.workers for name, amount in worker.items()}
     registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
     exporter = start(ParquetCallback(config.local_path, progress.warn, config.path, study.get_trials()))
-    capacity = start(resources.CapacityMonitor(config, worker, registry, progress.say))
+    capacity = start(resources.CapacityMonitor(config, config.trials, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
     tracker = start(create_tracker(planned, opened, progress.warn, resources.get_node_resources()))
     start(_forward_stop(stop, registry, tracker))
@@ -121,7 +121,7 @@ def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resource
     for note in checked.notes:
         progress.warn(note)
     worker = resources.resolve_worker_resources(config, present, growing)
-    gangs = resources.num_gangs(config, worker, present, growing)
+    gangs = resources.num_gangs(config, config.trials, worker, present, growing)
     progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config, worker)}")
     return worker, checked
 

@@ -12,7 +12,7 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.config.loading import to_yaml
+from searchlight.search.config.loading import build_resume_config, to_yaml
 from searchlight.search.config.task_source import load_task_source
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
@@ -27,7 +27,7 @@ from searchlight.search.space.search_space import Space, restore_space
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store
-from searchlight.search.study.metadata import build_resume_config, load_metadata
+from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.study import SearchStudy, create_study
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.events import write_spool
@@ -60,7 +60,9 @@ def create_tracker(
     config, about = planned.config, opened.study.metadata
     write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
     place = resolve_tracking_uri(config, tracking_environment(about))
-    runs = Runs(config, *place, about, planned.objectives, running_time(opened.study.get_record()).start)
+    options = config.model_dump(mode="json", by_alias=True)
+    start_time = running_time(opened.study.get_record()).start
+    runs = Runs(config, *place, about, planned.objectives, start_time, options)
     prepare = None
     if nodes is not None:
         prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)

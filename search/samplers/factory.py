@@ -3,8 +3,8 @@
 import random
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import optuna
 from optuna import Study
@@ -25,6 +25,48 @@ class StudyNSGAIISampler(NSGAIISampler):
         return [trial for trial in parents if trial.state == TrialState.COMPLETE]
 
 
+@dataclass(frozen=True)
+class Seeds:
+    """What a sampler of one trial is created from.
+
+    Attributes:
+        search: The seed of the search.
+        trial: The seed of this trial's random numbers.
+        table: What the samplers of earlier trials have read of the study.
+    """
+
+    search: int
+    trial: int
+    table: TrialTable | None
+
+
+@dataclass(frozen=True)
+class SamplerKind:
+    """How a sampler is created, and whether it can optimize several objectives."""
+
+    create: Callable[[Seeds], BaseSampler]
+    takes_several_objectives: bool = True
+
+
+SAMPLERS = {  # by the names on the command line
+    # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
+    "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table)),
+    "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
+    "cmaes": SamplerKind(
+        lambda seeds: CmaEsSampler(seed=seeds.trial, warn_independent_sampling=False), takes_several_objectives=False
+    ),
+    # One sequence for the whole search, since only a whole sequence fills the space evenly.
+    "qmc": SamplerKind(
+        lambda seeds: QMCSampler(
+            seed=seeds.search, independent_sampler=RandomSampler(seed=seeds.trial), warn_independent_sampling=False
+        )
+    ),
+    # With a population of 50, most searches see one generation.
+    "nsga2": SamplerKind(lambda seeds: StudyNSGAIISampler(seed=seeds.trial, population_size=20)),
+    "random": SamplerKind(lambda seeds: RandomSampler(seed=seeds.trial)),
+}
+
+
 def sampler_factory(name: str, seed: int) -> Callable[[int], BaseSampler]:
     """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials."""
     return partial(create_sampler, name, seed, table=TrialTable())
@@ -35,20 +77,7 @@ def create_sampler(name: str, seed: int, number: int, table: TrialTable | None =
 
     Its random numbers depend on `seed` and `number` alone, and not on earlier proposals.
     """
-    own = random.Random(f"{seed}-{number}").getrandbits(31)
-    samplers: dict[str, Any] = {
-        # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
-        "tpe": lambda: FastTPESampler(own, table),
-        "gp": lambda: GPSampler(seed=own, warn_independent_sampling=False),
-        "cmaes": lambda: CmaEsSampler(seed=own, warn_independent_sampling=False),
-        # One sequence for the whole search, since only a whole sequence fills the space evenly.
-        "qmc": lambda: QMCSampler(
-            seed=seed, independent_sampler=RandomSampler(seed=own), warn_independent_sampling=False
-        ),
-        "nsga2": lambda: StudyNSGAIISampler(seed=own, population_size=20),  # with 50, most searches see one generation
-        "random": lambda: RandomSampler(seed=own),
-    }
+    seeds = Seeds(seed, random.Random(f"{seed}-{number}").getrandbits(31), table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested
-        sampler: BaseSampler = samplers[name]()
-    return sampler
+        return SAMPLERS[name].create(seeds)

@@ -12,7 +12,6 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.storage.study_store import open_store, read_study_url
-from searchlight.search.study.metadata import build_resume_config
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.tracking.description import render_description
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error
@@ -24,6 +23,7 @@ from searchlight.search.tracking.events import (
     read_spooled_end,
     write_spool,
 )
+from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.uri import (
     check_tracking,
@@ -59,7 +59,8 @@ def replay(place: StoragePath) -> str:
 
 
 def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecord) -> str:
-    config, environment = build_resume_config(searched.about, place, {}), tracking_environment(searched.about)
+    config = TrackingOptions.from_stored(searched.about["config"], place)
+    environment = tracking_environment(searched.about)
     check_tracking(config, environment)
     uri, artifacts = resolve_tracking_uri(config, environment)
     start = running_time(searched).start

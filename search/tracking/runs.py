@@ -15,8 +15,10 @@ from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.confirmation import describe_config
-from searchlight.search.config import SearchConfig
-from searchlight.search.config.search_config import OPTIONS
+from searchlight.search.execution.options import BudgetOptions
+from searchlight.search.option import list_options
+from searchlight.search.samplers.options import SamplerOptions
+from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import Told
@@ -25,6 +27,7 @@ from searchlight.search.tracking import provenance
 from searchlight.search.tracking.description import format_commands
 from searchlight.search.tracking.errors import error_message, get_http_status
 from searchlight.search.tracking.events import Event
+from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.uri import get_sqlite_path
 from searchlight.trainables.filesystem.atomic_file import remove_leftovers
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, lock_file
@@ -48,6 +51,12 @@ NOTE = "mlflow.note.content"
 AMONG_TRAININGS = {"workflowType": "machine_learning"}  # without it, the UI shows a run as an evaluation of an LLM
 FIRST = "Objective"  # the UI sorts sections of charts by name, capitals first, and those without a section come last
 PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # groups of options that are parameters of the parent run
+PARENT_OPTIONS = [
+    option
+    for options in (BudgetOptions, SchedulerOptions, SamplerOptions)
+    for option in list_options(options)
+    if option.group in PARENT_GROUPS or option.schedulers
+]
 RESUMED = "resumed_with"
 CONFIRM = "confirm"  # the tag purpose of a run that confirms a config under a new seed
 REFUSALS = {400, 404}  # HTTP statuses that a retry does not change
@@ -57,12 +66,13 @@ REFUSALS = {400, 404}  # HTTP statuses that a retry does not change
 class Runs:
     """The runs of a search. Each method may raise MLflow's errors, and can be called again afterwards."""
 
-    config: SearchConfig
+    config: TrackingOptions
     tracking_uri: str
     artifacts: StoragePath | None  # artifact location of a new experiment; None: the server's default
     about: Mapping[str, Any]  # the search's metadata; runs are found by its `id`
     objectives: Sequence[Objective]  # their best values are metrics, since the UI ranks by the last report
     start_time: float | None = None  # when the search began, in seconds since 1970. Default: now
+    options: Mapping[str, Any] | None = None  # those in force, by key. Default: those that the search began with
     before_end: Callable[[int], None] = lambda number: None  # called with a trial's number before its run ends
     experiment_id: str = field(default="", init=False)
     run_id: str = field(default="", init=False)
@@ -90,7 +100,8 @@ class Runs:
         self._tags = {**own, **versions, "search": config.name, "search_id": self.about["id"]}
         runs = self.find_runs()
         if not self.run_id:
-            source = {"mlflow.source.name": config.task, "mlflow.source.type": "LOCAL", "task": config.task}
+            task = self.about["config"]["task"]
+            source = {"mlflow.source.name": task, "mlflow.source.type": "LOCAL", "task": task}
             note = {NOTE: self._add_link(f"The search has not ended.\n\n{format_commands(config.path)}")}
             start = int(1000 * (time.time() if self.start_time is None else self.start_time))
             tags = {**self._tags, **source, **note}
@@ -185,7 +196,7 @@ class Runs:
             self._client.log_batch(self.run_id, params=new[start : start + PARAMS])
         if over:
             return
-        params = build_search_params(self.config.model_dump(mode="json", by_alias=True), self.about)
+        params = build_search_params(self.options or self.about["config"], self.about)
         if overridden := [f"{name}={text}" for name, text in params.items() if first.get(name) != text]:
             self._client.set_tag(self.run_id, RESUMED, ", ".join(overridden))
         elif RESUMED in self.parent.data.tags:
@@ -306,8 +317,9 @@ def iterate_runs(
 
 def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]:
     """Return the space, budget, scheduler and sampler of a search as texts. Omit options without a value."""
-    options = [option for option in OPTIONS if option.group in PARENT_GROUPS or option.schedulers]
-    known = [option.key for option in options if not option.schedulers or config["scheduler"] in option.schedulers]
+    known = [
+        option.key for option in PARENT_OPTIONS if not option.schedulers or config["scheduler"] in option.schedulers
+    ]
     params = {"epochs": about["fixed"].get("epochs"), **{key: config.get(key) for key in known}}
     # Prefixed, since the UI would otherwise mix these texts with the trials' values.
     space = {f"space/{name}": json_to_distribution(text) for name, text in about["searched"].items()}

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
 from searchlight.search.libraries import configure_libraries
+from searchlight.search.tracking.options import TrackingOptions
 from searchlight.trainables.filesystem.paths import RemotePath, StoragePath
 
 URI = "MLFLOW_TRACKING_URI"
@@ -26,12 +26,12 @@ CLIENTS = {"s3": "boto3", "gs": "google.cloud.storage"}  # packages with which M
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "MLFLOW_S3_ENDPOINT_URL")
 
 
-def resolve_tracking_uri(config: SearchConfig, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
+def resolve_tracking_uri(options: TrackingOptions, environment: Mapping[str, str]) -> tuple[str, StoragePath | None]:
     """Return the tracking URI of a search, and the artifact location of a new experiment or None."""
-    artifacts = config.storage / "mlartifacts"
-    uri = config.tracking_uri or environment.get(URI, "")
+    artifacts = options.storage / "mlartifacts"
+    uri = options.tracking_uri or environment.get(URI, "")
     if not uri:
-        return f"sqlite:///{config.storage / 'mlflow.db'}", artifacts
+        return f"sqlite:///{options.storage / 'mlflow.db'}", artifacts
     if _get_scheme(uri) not in DATABASES:
         return uri, None
     path = get_sqlite_path(uri)
@@ -52,21 +52,21 @@ def prepare_process() -> None:
     move_credentials_to_environment(os.environ)
 
 
-def check_tracking(config: SearchConfig, environment: Mapping[str, str]) -> None:
+def check_tracking(options: TrackingOptions, environment: Mapping[str, str]) -> None:
     """Raise a UsageError for an invalid tracking URI. Send no requests, since a server may become available."""
-    uri = config.tracking_uri or environment.get(URI, "")
-    if isinstance(config.storage, RemotePath):
-        _check_bucket(config.storage, uri, environment)
+    uri = options.tracking_uri or environment.get(URI, "")
+    if isinstance(options.storage, RemotePath):
+        _check_bucket(options.storage, uri, environment)
     if not uri:
         return
-    if config.tracking_uri and redact(uri) != uri:
+    if options.tracking_uri and redact(uri) != uri:
         kept = f"{USER} and {PASSWORD}" if _get_scheme(uri) in SERVERS else "PGPASSWORD"
         raise UsageError(
             f"tracking_uri must be without a password, but has one, and would be kept in search.yaml. "
             f"Put it into {kept}."
         )
     if problem := _find_problem(uri):
-        raise UsageError(f"{'tracking_uri' if config.tracking_uri else URI} {problem}")
+        raise UsageError(f"{'tracking_uri' if options.tracking_uri else URI} {problem}")
 
 
 def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str]) -> None:

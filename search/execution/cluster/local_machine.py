@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from optuna.distributions import CategoricalDistribution
 
-from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
+from searchlight.search.execution.options import ResourceOptions
+from searchlight.search.space.options import SpaceOptions
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.precision import AUTO, Precision, find_supported_precisions
 from searchlight.trainables.task import TaskConfig
@@ -18,28 +19,28 @@ def count_available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_machine(config: SearchConfig, space: Space) -> None:
+def check_machine(options: ResourceOptions, space: Space) -> None:
     """Raise a UsageError if this machine has too few CPUs or GPUs for the search, or lacks a precision."""
     cpus, gpus = count_available_cpus(), torch.cuda.device_count()
     problems = []
-    for each, have, unit in ((config.cpus_per_worker, cpus, "CPUs"), (config.gpus_per_worker or 0.0, gpus, "GPUs")):
-        wanted = config.workers * each
+    for each, have, unit in ((options.cpus_per_worker, cpus, "CPUs"), (options.gpus_per_worker or 0.0, gpus, "GPUs")):
+        wanted = options.workers * each
         if wanted > have:
             problems.append(
                 f"--workers times --{unit.lower()}-per-worker must be at most the {have} {unit} of this machine, "
                 f"but got {wanted:g}."
             )
-        elif wanted and config.concurrency and config.concurrency * wanted > have:
+        elif wanted and options.concurrency and options.concurrency * wanted > have:
             problems.append(
                 f"--concurrency must be at most {int(have // wanted)} with the {have} {unit} of this machine, "
-                f"but got {config.concurrency}."
+                f"but got {options.concurrency}."
             )
-    if config.resources:
+    if options.resources:
         problems.append(
             f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
-            f"{', '.join(sorted(config.resources))}. Custom resources are declared by the nodes of a cluster."
+            f"{', '.join(sorted(options.resources))}. Custom resources are declared by the nodes of a cluster."
         )
-    device = _get_device(config)
+    device = _get_device(options)
     able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     fixed = space.build_config({})
@@ -57,14 +58,14 @@ def check_machine(config: SearchConfig, space: Space) -> None:
         raise UsageError(*problems)
 
 
-def leave_out_fp16(config: SearchConfig, space: Space) -> tuple[Space, tuple[str, ...]]:
+def leave_out_fp16(options: SpaceOptions, space: Space) -> tuple[Space, tuple[str, ...]]:
     """Return `space` for workers without a GPU, and a line for the user if it lost fp16.
 
     Few CPUs have fp16 arithmetic. The others emulate it, so that trials take many times as long as in fp32. Keep fp16
     if the user named precisions, or if it is the task's default.
     """
     parameter = next((p for p in space.parameters if p.name == "precision"), None)
-    is_named = "precision" in config.search or any("precision" in point for point in config.try_)
+    is_named = "precision" in options.search or any("precision" in point for point in options.try_)
     if parameter is None or is_named or not issubclass(space.config_class, TaskConfig):
         return space, ()  # a function may give `precision` another meaning
     assert isinstance(parameter.distribution, CategoricalDistribution)
@@ -84,14 +85,14 @@ def leave_out_fp16(config: SearchConfig, space: Space) -> tuple[Space, tuple[str
     return replace(space, parameters=tuple(narrowed if p is parameter else p for p in space.parameters)), (line,)
 
 
-def _get_device(config: SearchConfig) -> torch.device:
+def _get_device(options: ResourceOptions) -> torch.device:
     """Return the device of a trial on this machine."""
-    return torch.device("cuda" if torch.cuda.device_count() and config.gpus_per_worker != 0 else "cpu")
+    return torch.device("cuda" if torch.cuda.device_count() and options.gpus_per_worker != 0 else "cpu")
 
 
-def may_train_on_gpus(config: SearchConfig) -> bool:
+def may_train_on_gpus(options: ResourceOptions) -> bool:
     """Return whether trials may get a GPU. A cluster that the search joins says so only when its nodes are checked."""
-    return uses_existing_cluster() or _get_device(config).type == "cuda"
+    return uses_existing_cluster() or _get_device(options).type == "cuda"
 
 
 def uses_existing_cluster() -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 import ray
 
 from searchlight.search import private_api
-from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.connection import join_thread
 from searchlight.search.execution.cluster.snapshot import Amounts
+from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.formatting import pluralize
 
 logger = logging.getLogger(__name__)
@@ -38,46 +38,48 @@ def autoscaler_limits() -> dict[str, float] | None:
 
 
 def resolve_worker_resources(
-    config: SearchConfig, cluster: Sequence[Amounts], growing: Amounts | None = None
+    options: ResourceOptions, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> dict[str, float]:
     """Return the resources of one worker. By default, it gets a GPU if a node has or may get one."""
-    gpus = config.gpus_per_worker
+    gpus = options.gpus_per_worker
     if gpus is None:
         gpus = 1.0 if any(node.get("GPU", 0.0) >= 1.0 for node in (*cluster, growing or {})) else 0.0
-    return {"CPU": config.cpus_per_worker, **({"GPU": gpus} if gpus else {}), **config.resources}
+    return {"CPU": options.cpus_per_worker, **({"GPU": gpus} if gpus else {}), **options.resources}
 
 
 def count_fitting_gangs(
-    config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None
+    options: ResourceOptions, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None
 ) -> int:
     """Return how many gangs fit into the nodes of `cluster`, or into the resources it can grow to.
 
     A worker needs one node. A gang may span several.
     """
     workers = sum(_count_multiples(node, worker) for node in cluster)
-    fit = min(workers // config.workers, _count_gangs_by_memory(cluster))
+    fit = min(workers // options.workers, _count_gangs_by_memory(cluster))
     if growing is None:
         return fit
-    return max(fit, _count_multiples(growing, {name: amount * config.workers for name, amount in worker.items()}))
+    return max(fit, _count_multiples(growing, {name: amount * options.workers for name, amount in worker.items()}))
 
 
-def num_gangs(config: SearchConfig, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None) -> int:
+def num_gangs(
+    options: ResourceOptions, trials: int, worker: Amounts, cluster: Sequence[Amounts], growing: Amounts | None = None
+) -> int:
     """Return how many gangs run concurrently: all that fit, limited by `concurrency` and `trials`.
 
     Raises:
         UsageError: None fits, or fewer than `concurrency` do and the cluster cannot grow.
     """
-    fit = count_fitting_gangs(config, worker, cluster, growing)
-    wanted = config.concurrency or min(fit, config.trials)
+    fit = count_fitting_gangs(options, worker, cluster, growing)
+    wanted = options.concurrency or min(fit, trials)
     if fit < 1 or (wanted > fit and growing is None):
         have = "; ".join(str({name: node.get(name, 0.0) for name in worker}) for node in cluster[:8])
         lacks_memory = _count_gangs_by_memory(cluster) < max(1, wanted)
         of_memory = f" and {GANG_BYTES / 2**30:.2g} GiB of memory" if lacks_memory else ""
         raise UsageError(
-            f"{max(1, wanted)} gangs of {config.workers} workers with {dict(worker)} each{of_memory} must fit into the "
-            f"cluster, but its nodes have {have}. Lower --concurrency or --workers."
+            f"{max(1, wanted)} gangs of {options.workers} workers with {dict(worker)} each{of_memory} must fit into "
+            f"the cluster, but its nodes have {have}. Lower --concurrency or --workers."
         )
-    return min(wanted, config.trials)
+    return min(wanted, trials)
 
 
 def _count_gangs_by_memory(cluster: Sequence[Amounts]) -> int:
@@ -94,8 +96,10 @@ class CapacityMonitor:
     It also sends it to the registry. It is at least one, since a waiting gang makes a cluster grow.
     """
 
-    def __init__(self, config: SearchConfig, worker: Amounts, registry: Any, say: Callable[[str], None]) -> None:
-        self._config, self._worker, self._registry, self._say = config, worker, registry, say
+    def __init__(
+        self, options: ResourceOptions, trials: int, worker: Amounts, registry: Any, say: Callable[[str], None]
+    ) -> None:
+        self._options, self._trials, self._worker, self._registry, self._say = options, trials, worker, registry, say
         self._nodes = self.gangs = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
@@ -112,11 +116,11 @@ class CapacityMonitor:
     def update(self) -> None:
         """Count the gangs that fit at present, and show a change."""
         nodes, growing = get_node_resources(), autoscaler_limits()
-        fit = count_fitting_gangs(self._config, self._worker, nodes, growing)
-        allowed = max_gangs(self._config.concurrency, fit, growing is not None)
+        fit = count_fitting_gangs(self._options, self._worker, nodes, growing)
+        allowed = max_gangs(self._options.concurrency, fit, growing is not None)
         self._registry.set_capacity.remote(max(fit, allowed))  # the registry ends gangs beyond this number
         joined, self._nodes = len(nodes) - self._nodes, len(nodes)
-        before, self.gangs = self.gangs, min(allowed, self._config.trials)
+        before, self.gangs = self.gangs, min(allowed, self._trials)
         if before and before != self.gangs:
             self._say(f"{_describe_change(joined)}: {pluralize(self.gangs, 'trial')} at a time")
 

@@ -15,11 +15,11 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.formatting import log_model_command, replay_command, resume_command
 from searchlight.search.space.flatten import flatten
-from searchlight.search.study.metadata import build_resume_config
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model import ModelRequest
+from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.runs import LONGEST_PARAM
 from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
@@ -61,11 +61,12 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
         raise ModelError("no trial was completed.", "trial")
     if best.checkpoint is None or not parse_path(best.checkpoint).is_file():
         raise ModelError(f"trial {best.trial_id} has no checkpoint of a task, but {best.checkpoint}.", "trial")
-    config = build_resume_config(searched.about, place, {})
+    task: str = searched.about["config"]["task"]
+    config = TrackingOptions.from_stored(searched.about["config"], place)
     tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
-    path, _, name = config.task.rpartition(":")
+    path, _, name = task.rpartition(":")
     code = folder / "code"  # earlier versions made none if the search ran on an existing cluster
-    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(config.task).modules.values()
+    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(task).modules.values()
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective.metric}
     tags |= {"value": best.value} if best.run is None else _build_run_tags(searched, best.run)
     request = ModelRequest(

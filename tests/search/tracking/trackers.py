@@ -16,7 +16,7 @@ def runs_for(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), st
     where = resolve_tracking_uri(config, {"MLFLOW_TRACKING_URI": uri} if uri else {})
     options = config.model_dump(mode="json", by_alias=True)
     known = {"id": search_id or uuid.uuid4().hex, "config": options, "searched": {}, "fixed": {}}
-    return Runs(config, *where, known | dict(about), objectives, start_time)
+    return Runs(config, *where, known | dict(about), objectives, start_time, options)
 
 
 def track(config, uri="", search_id="", objectives=(VAL_SCORE,), about=(), start_time=None, **more):

@@ -170,14 +170,14 @@ def test_searched_length_sets_the_limit(tmp_path, given, expected):
 )
 def test_as_many_gangs_run_as_the_cluster_holds(configured, given, cluster, gangs):
     config = configured(**given)
-    assert num_gangs(config, resolve_worker_resources(config, cluster), cluster) == gangs
+    assert num_gangs(config, config.trials, resolve_worker_resources(config, cluster), cluster) == gangs
 
 
 def test_growing_cluster_counts_as_what_it_may_grow_to(configured):
     config = configured(gpus_per_worker="1", trials="100")
     grown = {"CPU": 260.0, "GPU": 32.0}
-    assert num_gangs(config, resolve_worker_resources(config, [node(4)], grown), [node(4)], grown) == 32
-    assert num_gangs(configured(concurrency="8"), {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8
+    assert num_gangs(config, config.trials, resolve_worker_resources(config, [node(4)], grown), [node(4)], grown) == 32
+    assert num_gangs(configured(concurrency="8"), 16, {"CPU": 1.0}, [node(2)], {"CPU": 4.0}) == 8
     for growing, gpus in ((None, None), ({"CPU": 64.0}, None), (grown, 1.0)):
         assert resolve_worker_resources(configured(), [node(4)], growing).get("GPU") == gpus
 
@@ -195,7 +195,7 @@ def test_growing_cluster_counts_as_what_it_may_grow_to(configured):
 def test_gangs_that_do_not_fit_into_the_cluster_are_refused(configured, given, cluster):
     config = configured(**given)
     with pytest.raises(UsageError, match=r"must fit into the cluster, but its nodes have \{'CPU': \d\.0"):
-        num_gangs(config, resolve_worker_resources(config, cluster), cluster)
+        num_gangs(config, config.trials, resolve_worker_resources(config, cluster), cluster)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_at_least_one_gang_may_run(concurrency, fit, grows, gangs):
 def test_monitor_tells_how_many_gangs_may_run(configured, monkeypatch, given, limits, clusters, said, told):
     lines, capacities = [], []
     registry = SimpleNamespace(set_capacity=SimpleNamespace(remote=capacities.append))
-    monitor = CapacityMonitor(configured(trials="5", **given), {"CPU": 1.0}, registry, lines.append)
+    monitor = CapacityMonitor(configured(**given), 5, {"CPU": 1.0}, registry, lines.append)
     monkeypatch.setattr(resources, "autoscaler_limits", lambda: limits)
     for cluster in clusters:
         monkeypatch.setattr(resources, "get_node_resources", lambda cluster=cluster: cluster)

@@ -1,8 +1,8 @@
 import pytest
 
 from searchlight.search.config import load_config
+from searchlight.search.config.loading import ALL_CHECKPOINTS, build_resume_config
 from searchlight.search.errors import UsageError
-from searchlight.search.study.metadata import ALL_CHECKPOINTS, build_resume_config
 
 
 @pytest.fixture
