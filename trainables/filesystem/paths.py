@@ -275,8 +275,7 @@ def cached_on_node(where: str, temporary: str) -> Path:
     if not files:  # the task prepares nothing
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{target}.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the other workers wait for the one that copies
+    with lock_file(target.with_suffix(".lock")):  # the other workers wait for the one that copies
         if not target.exists():
             staging = target.with_suffix(".tmp")
             download(source, staging)  # overwrites an incomplete copy of a killed worker

@@ -1,4 +1,3 @@
-import fcntl
 import os
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.plan import prepare_task_files
 from searchlight.search.experiment.resume import create_search, open_search
-from searchlight.search.folder.locations import LOCK, PREFIX, local_path_of, process_folder
+from searchlight.search.folder.locations import local_path_of
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.report import main as report
@@ -22,8 +21,7 @@ from searchlight.search.run import main as run
 from searchlight.search.storage import lease
 from searchlight.search.storage.bucket_journal import BucketJournal
 from searchlight.search.study.record import load_search
-from searchlight.trainables.filesystem.paths import cached_on_node, local_copy, parse_path
-from searchlight.trainables.filesystem.remote_path import RemotePath
+from searchlight.trainables.filesystem.paths import local_copy, parse_path
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive
 from tests.search.experiment.dying_drivers import Killed, check_deaths, kill_at_call
 from tests.search.experiment.test_task_files import PREPARES
@@ -179,67 +177,3 @@ def test_mlflow_needs_a_store_of_its_own_beside_a_bucket(storage, monkeypatch):
         plan(config_of(storage))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert plan(config_of(storage)).config.path == parse_path(storage) / "one"
-
-
-def test_uploader_copies_changes_and_reports_failures(storage, tmp_path, caplog, monkeypatch):
-    folder, to = tmp_path / "one", parse_path(storage) / "one"
-    (folder / "code").mkdir(parents=True)
-    (folder / "search.yaml").write_text("trials: 1")
-    (folder / "code" / "task.py").write_text("pass")
-    (folder / "report.html.7.tmp").write_text("half")
-    uploader = Uploader(folder, to)
-    uploader.copy()
-    assert to.list_files() == [], "what is there when it begins came from the bucket"
-    (folder / "search.yaml").write_text("trials: 12")
-    (folder / "code").rename(folder / "code-1")
-    (folder / "ray").mkdir()
-    (folder / "ray" / "log").write_text("of this machine")
-    (folder / "code-1" / "ray").mkdir()
-    (folder / "code-1" / "ray" / "task.py").write_text("pass")
-    (to / "code" / "task.py").write_text("pass")
-    told_ = []
-
-    def refuse(path, content):
-        raise OSError(f"{path}: no room")
-
-    with uploader.flush_on_exit(told_.append):
-        uploader.copy()
-        assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py", "search.yaml"]
-        (folder / "search.yaml").unlink()
-        uploader.copy()
-        assert to.list_files() == ["code-1/ray/task.py", "code-1/task.py"]
-        (folder / "search.yaml").write_text("trials: 3")
-        monkeypatch.setattr(RemotePath, "write_bytes", refuse)
-    assert told_ == [f"{to} cannot be written: {to / 'search.yaml'}: no room; what has changed is not there"]
-
-
-def test_folder_of_a_killed_driver_is_removed_by_the_next(tmp_path, monkeypatch, storage):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, used = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}used"
-    for folder in (left, used):
-        (folder / "one").mkdir(parents=True)
-        (folder / LOCK).touch()
-    with open(used / LOCK) as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        process_folder.cache_clear()
-        with downloaded_copy(parse_path(storage) / "one") as folder:
-            assert folder.is_dir()
-            assert folder.name == "one"
-    assert not folder.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([used.name, folder.parent.parent.name])
-    process_folder.cache_clear()
-
-
-def test_workers_of_a_node_share_one_copy_of_prepared_files(storage, tmp_path, monkeypatch):
-    assert cached_on_node(str(tmp_path), "nowhere") == tmp_path
-    files = parse_path(storage) / "files"
-    assert not cached_on_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"
-    (files / "deep" / "words.txt").write_text("one")
-    first = cached_on_node(str(files), str(tmp_path))
-    assert (first / "deep" / "words.txt").read_text() == "one"
-    with monkeypatch.context() as patch:
-        patch.setattr("searchlight.trainables.filesystem.paths.download", None)
-        assert cached_on_node(str(files), str(tmp_path)) == first
-    (files / "deep" / "words.txt").write_text("other words")
-    assert (cached_on_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
-    assert (first / "deep" / "words.txt").read_text() == "one", "which others may read now"

@@ -155,6 +155,21 @@ def test_bucket_is_neither_locked_nor_asked_for_a_file(anywhere):
     assert file_system.open_input_file(path).read() == b"content"
 
 
+def test_workers_of_a_node_share_one_copy_of_prepared_files(s3, tmp_path, monkeypatch):
+    assert paths.cached_on_node(str(tmp_path), "nowhere") == tmp_path
+    files = parse_path(s3) / "files"
+    assert not paths.cached_on_node(str(files), str(tmp_path)).exists(), "of a task that prepares nothing"
+    (files / "deep" / "words.txt").write_text("one")
+    first = paths.cached_on_node(str(files), str(tmp_path))
+    assert (first / "deep" / "words.txt").read_text() == "one"
+    with monkeypatch.context() as patch:
+        patch.setattr(paths, "download", None)
+        assert paths.cached_on_node(str(files), str(tmp_path)) == first
+    (files / "deep" / "words.txt").write_text("other words")
+    assert (paths.cached_on_node(str(files), str(tmp_path)) / "deep" / "words.txt").read_text() == "other words"
+    assert (first / "deep" / "words.txt").read_text() == "one", "which others may read now"
+
+
 class Refusing(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(403)
