@@ -4,9 +4,9 @@ import itertools
 import shutil
 from pathlib import Path
 
-from searchlight.search.config.task_source import TaskSource
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.study.study import SearchStudy
+from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import compute_digests
 
 CODE = "code"

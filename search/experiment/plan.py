@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.config.task_source import TaskSource, find_model_problems
 from searchlight.search.config.validators import check_function_options
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
@@ -37,6 +36,7 @@ from searchlight.search.space.objectives import HasObjectives, Objective, parse_
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import is_confirming
+from searchlight.search.task_source import TaskSource, find_model_problems
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.task import Task

@@ -13,7 +13,6 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.config.loading import build_resume_config, to_yaml
-from searchlight.search.config.task_source import load_task_source
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.execution.cluster.session_cleanup import remove
@@ -29,6 +28,7 @@ from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store
 from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.study import SearchStudy, create_study
+from searchlight.search.task_source import load_task_source
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.events import write_spool
 from searchlight.search.tracking.runs import Runs

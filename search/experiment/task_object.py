@@ -10,9 +10,9 @@ from typing import Any
 import cloudpickle
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.task_source import TaskSource, check_target, find_modules, load_task_source
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import process_folder
+from searchlight.search.task_source import TaskSource, check_target, find_modules, load_task_source
 from searchlight.trainables.registry import PACKAGE
 
 LARGEST_MIB = 64  # every worker loads it again before each trial

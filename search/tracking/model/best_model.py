@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-from searchlight.search.config.task_source import choose_module_name, load_task_source
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.formatting import log_model_command, replay_command, resume_command
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value
+from searchlight.search.task_source import choose_module_name, load_task_source
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model import ModelRequest
 from searchlight.search.tracking.options import TrackingOptions

@@ -5,10 +5,10 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from searchlight.search.config import load_config
-from searchlight.search.config.task_source import load_task_source
 from searchlight.search.experiment import plan
 from searchlight.search.space.function_config import build_function_config, parse_fixed_values
 from searchlight.search.space.search_space import resolve_space
+from searchlight.search.task_source import load_task_source
 from tests.conftest import TASKS
 from tests.search.refusals import problems_of
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from searchlight.search.config.task_source import load_task_source
+from searchlight.search.task_source import load_task_source
 from searchlight.trainables import registry
 from tests.conftest import ROOT
 from tests.search.refusals import problems_of

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from searchlight.search.config.task_source import load_task_source
+from searchlight.search.task_source import load_task_source
 
 TASK = """
 from searchlight.trainables.task import Task, TaskConfig
