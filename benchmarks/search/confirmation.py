@@ -5,8 +5,8 @@ new seeds, as search/schedulers/confirmation.py decides, and search/analysis/con
 A search without confirmation has as many more trials as the other one has confirming runs, and takes its best trial.
 All trials and runs are trained in full. The unit of values is the spread of the true values of a problem's configs.
 
-The last tables draw searches from the recorded trainings of a real task, problems/digit_seeds.py. The true value of a
-config is its mean over all recorded seeds, and the unit is that of the task.
+The last tables draw searches from the recorded trainings of a real task. The true value of a config is its mean over
+all recorded seeds, and the unit is that of the task.
 
     python benchmarks/search/confirmation.py [--searches 400] [--processes 2] [--replays]
 """
@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from benchmarks.recording import Row, Table, create_parser, print_result
-from benchmarks.search.problems.digit_seeds import load_values
+from benchmarks.recording import RESULTS, Row, Table, create_parser, print_result
 from benchmarks.search.problems.hartmann import ALPHA, A, P
 from searchlight.search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
 from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
 from searchlight.search.space.objectives import Objective
 
+TABLE = RESULTS / "digit_seeds.csv"  # a row per config, the defaults first: its values, and a loss for each seed
+PARAMETERS = 3  # the first columns of the table
 TRIALS = 20
 UNITS = dict.fromkeys(("worse_without", "worse", "pick_covered", "differences_covered"), "%")
 RUNS = (default_runs(TRIALS, 1), 15)
@@ -192,7 +193,7 @@ class Replay:
     """
 
     def __init__(self, configs: int, defaults: int | None) -> None:
-        self._values = -load_values()
+        self._values = -np.loadtxt(TABLE, delimiter=",", skiprows=1)[:, PARAMETERS:]
         self._true = self._values.mean(axis=1)
         best = np.argsort(-self._true)[:configs]
         self._first = 0 if defaults is None else int(best[defaults])

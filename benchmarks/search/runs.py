@@ -12,9 +12,9 @@ import pyarrow as pa
 from benchmarks.search.peers import PEERS
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
-from benchmarks.search.problems.table import fill_table, load_table
 from benchmarks.search.simulator import simulate
 from benchmarks.search.strategies import SIDES
+from benchmarks.search.table import fill_table, load_table
 
 ALL_SIDES = {**SIDES, **PEERS}
 GANGS = 8

@@ -1,91 +1,47 @@
 import math
-from dataclasses import replace
 
 import numpy as np
+import optuna
+import pyarrow as pa
 import pytest
-import torch
 
-from benchmarks.search.problems import recorded
-from benchmarks.search.problems.recorded import (
-    RECORDINGS,
-    Run,
-    build_schema,
-    draw_configs,
-    record,
-    replayed,
-    train_run,
-)
-from benchmarks.search.problems.table import load_table, save_table
+from benchmarks.search.problems.recorded import RECORDINGS, replayed
+from benchmarks.search.table import load_table, save_table
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def draw_configs(name, count):
+    space = RECORDINGS[name].build_space(precision="fp32")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(0))
+    return [space.suggest(study.ask()) for _ in range(count)]
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Two epochs of the small task `features` instead of 27."""
-    recording = RECORDINGS["features"]
-    fixed = {**recording.fixed, "epochs": 2}
-    monkeypatch.setitem(RECORDINGS, "features", replace(recording, fixed=fixed))
+def save(file, rows):
+    save_table(file, rows, pa.Table.from_pylist(rows).schema)
+    assert load_table(file)[0].keys() == rows[0].keys()
+    return file
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_drawn_configs_are_valid_and_differ(name):
-    recording = RECORDINGS[name]
-    space = recording.build_space(precision="bf16", seed=2)
-    configs = [space.build_config(values) for values in draw_configs(recording, 5)]
-    assert len({config.lr for config in configs}) == 5
-    assert all((config.precision, config.seed, config.epochs) == ("bf16", 2, 27) for config in configs)
+def test_recorded_values_are_those_of_a_valid_config(name):
+    problem = replayed(name)
+    draw = np.random.default_rng(0)
+    config = problem.space.build_config(problem.draw(draw))
+    assert config.epochs == problem.epochs == 27
+    assert problem.best < problem.worst
 
 
-def test_recording_is_continued_with_what_is_missing(short, tmp_path, monkeypatch):
-    file, trained = tmp_path / "curves.parquet", []
-    monkeypatch.setitem(RECORDINGS, "features", replace(RECORDINGS["features"], seeds=1))
-    monkeypatch.setattr(recorded, "train_run", lambda *args: trained.append(args[-1]) or train_run(*args))
-    record("features", file, count=1)
-    assert trained == [Run(0, 0, "fp32"), Run(0, 0, "bf16")]
-    first = load_table(file)
-    record("features", file, count=2)
-    assert trained[2:] == [Run(1, 0, "fp32"), Run(1, 0, "bf16")]
-    rows = load_table(file)
-    assert len(rows) == 4
-    assert [row for row in rows if row["number"] == 0] == first
-    for row in rows:
-        assert len(row["val/loss"]) == len(row["test/loss"]) == 2
-        assert np.isfinite(row["val/loss"]).all()
-        assert row["seconds"] > 0
-
-
-def test_training_of_a_run_is_that_of_its_seed_and_precision(short):
-    configs = draw_configs(RECORDINGS["features"], 1)
-    curves = {
-        run: train_run("features", configs, Run(0, *run))["val/loss"] for run in ((0, "fp32"), (1, "fp32"), (0, "bf16"))
-    }
-    assert curves[0, "fp32"] == train_run("features", configs, Run(0, 0, "fp32"))["val/loss"]
-    assert len({tuple(curve) for curve in curves.values()}) == 3
-
-
-def build_table(file):
-    """Two configurations, of which the second diverges in bf16 in its second epoch."""
-    recording, rows = RECORDINGS["features"], []
-    for number, values in enumerate(draw_configs(recording, 2)):
+def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
+    """The second of two configurations diverges in bf16 in its second epoch."""
+    rows = []
+    for number, values in enumerate(draw_configs("features", 2)):
         for seed in range(2):
             for precision in ("fp32", "bf16"):
                 loss = 1.0 + number + 0.1 * seed
                 second = math.nan if (number, precision) == (1, "bf16") else loss - 0.5
                 curves = {"val/loss": [loss, second], "test/loss": [loss + 0.05, second + 0.05]}
-                rows.append({**Run(number, seed, precision)._asdict(), **values, "seconds": 2.0, **curves})
-    save_table(file, rows, build_schema(recording))
-    return rows
-
-
-def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
-    rows = build_table(tmp_path / "curves.parquet")
-    problem = replayed("features", file=tmp_path / "curves.parquet")
+                run = {"number": number, "seed": seed, "precision": precision}
+                rows.append({**run, **values, "seconds": 2.0, **curves})
+    problem = replayed("features", file=save(tmp_path / "curves.parquet", rows))
     for row in rows:
         curves = [problem.curve(row, np.random.default_rng(seed)) for seed in range(20)]
         assert {curve.seconds for curve in curves} == {60.0}
@@ -96,14 +52,12 @@ def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
 
 
 def test_replayed_score_is_minimized(tmp_path):
-    recording = RECORDINGS["liquid"]
-    (values,) = draw_configs(recording, 1)
+    (values,) = draw_configs("liquid", 1)
     rows = [
-        {**Run(0, 0, precision)._asdict(), **values, "seconds": 1.0, "val/score": [0.25, 0.75]}
+        {"number": 0, "seed": 0, "precision": precision, **values, "seconds": 1.0, "val/score": [0.25, 0.75]}
         for precision in ("fp32", "bf16")
     ]
-    save_table(tmp_path / "curves.parquet", rows, build_schema(recording))
-    problem = replayed("liquid", file=tmp_path / "curves.parquet")
+    problem = replayed("liquid", file=save(tmp_path / "curves.parquet", rows))
     draw = np.random.default_rng(0)
     assert problem.curve(problem.draw(draw), draw).values == [0.75, 0.25]
     assert problem.best == 0.25

@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 import optuna
 
-from benchmarks.search.problems import curves, digits, hartmann
+from benchmarks.recording import RESULTS
+from benchmarks.search.problems import curves, hartmann
+from benchmarks.search.problems.recorded_configs import DigitsConfig
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.trainables.task import TaskConfig
 
@@ -118,14 +120,14 @@ def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
 
 
 def tabulated(held_out: bool) -> Problem:
-    """Return the problem of the recorded runs of benchmarks/search/problems/digits.py.
+    """Return the problem of trainings on the digits in fp32, bf16 and fp16.
 
     A config has the curve of the nearest recorded one. All epochs are longer by the same factor, as if the model were
     larger.
     """
-    with open(digits.TABLE, newline="") as file:
+    with open(RESULTS / "digits_runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    space = _space(digits.DigitsConfig, digits.EPOCHS)
+    space = _space(DigitsConfig, epochs := 27)
     numbers = [p for p in space.parameters if p.name != "precision"]
 
     def place(values: Values) -> list[float]:
@@ -140,7 +142,7 @@ def tabulated(held_out: bool) -> Problem:
     longer = EPOCH_S / float(np.median([float(row["seconds"]) for row in rows]))
     recorded = []
     for row in rows:
-        values = [float(row[str(epoch)]) for epoch in range(1, digits.EPOCHS + 1)]
+        values = [float(row[str(epoch)]) for epoch in range(1, epochs + 1)]
         final = math.inf if math.isnan(values[-1]) else values[-1]
         recorded.append(Curve(values, values, longer * float(row["seconds"]), final))
     by_precision = {
@@ -155,7 +157,7 @@ def tabulated(held_out: bool) -> Problem:
         return recorded[among[int(distance.argmin())]]
 
     best = min(value for curve in recorded for value in curve.clean if not math.isnan(value))
-    return Problem("digits", held_out, space, digits.EPOCHS, best, 2.5, curve)
+    return Problem("digits", held_out, space, epochs, best, 2.5, curve)
 
 
 def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
