@@ -9,35 +9,35 @@ import numpy as np
 import torch
 
 
-def seed(generator: torch.Generator, rank: int, *place: int) -> None:
+def seed(generator: torch.Generator, rank: int, *entropy: int) -> None:
     """Seed `generator`, which all ranks share, and the generators that must differ between ranks, e.g. for dropout.
 
     Args:
         generator: On the CPU, of this rank.
         rank: Rank of this process.
-        place: Entropy of the seed, e.g. the trial's seed and the epoch.
+        entropy: Entropy of the seed, e.g. the trial's seed and the epoch.
     """
-    shared, own = (int(part) for part in np.random.SeedSequence(place).generate_state(2))
+    shared, rank_seed = (int(part) for part in np.random.SeedSequence(entropy).generate_state(2))
     generator.manual_seed(shared)
-    random.seed(own + rank)
-    np.random.seed((own + rank) % 2**32)
-    torch.manual_seed(own + rank)
+    random.seed(rank_seed + rank)
+    np.random.seed((rank_seed + rank) % 2**32)
+    torch.manual_seed(rank_seed + rank)
 
 
 @contextlib.contextmanager
-def same_on_all_ranks(device: torch.device, *place: int) -> Iterator[None]:
+def same_on_all_ranks(device: torch.device, *entropy: int) -> Iterator[None]:
     """Let torch draw the same numbers on all ranks inside the block. Restore its generators afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1)[0]))
+        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
         yield
 
 
 @contextlib.contextmanager
-def isolated(generator: torch.Generator, device: torch.device, *place: int) -> Iterator[None]:
+def isolated(generator: torch.Generator, device: torch.device, *entropy: int) -> Iterator[None]:
     """Seed all generators with `place` inside the block. Restore their states afterwards."""
     before = get_state(generator, device)
-    seed(generator, 0, *place)
+    seed(generator, 0, *entropy)
     try:
         yield
     finally:

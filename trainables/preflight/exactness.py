@@ -70,9 +70,9 @@ def find_inexact(trial: ObservedTrial, matters: bool, is_over: Callable[[], bool
             if index and is_over():
                 break
             batch = _shorten(batch)
-            own = _check_update(prober, name, loss, batch, matters)
-            findings += own
-            if any(finding.name in ("weight-is-not-the-mean", "loss-is-a-sum") for finding in own):
+            found = _check_update(prober, name, loss, batch, matters)
+            findings += found
+            if any(finding.name in ("weight-is-not-the-mean", "loss-is-a-sum") for finding in found):
                 break
     return [*findings, *_find_division(trial, prober)]
 

@@ -42,8 +42,8 @@ def combine(terms: Sequence[tuple[float, Sequence[Tensor]]]) -> list[Tensor]:
     """Return the sum of gradients, each multiplied by its factor, in fp64."""
     total = [torch.zeros_like(part, dtype=torch.float64) for part in terms[0][1]]
     for factor, parts in terms:
-        for own, part in zip(total, parts, strict=True):
-            own.add_(part.double(), alpha=factor)
+        for part_sum, part in zip(total, parts, strict=True):
+            part_sum.add_(part.double(), alpha=factor)
     return total
 
 

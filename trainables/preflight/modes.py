@@ -248,10 +248,10 @@ def _judge_gradient(
 def _measure_underflow(reference: Gradient, got: Gradient) -> float:
     """Return the share of elements, from 0 to 1, that are 0 in `got` but not in `reference`."""
     lost = total = 0
-    for exact, own in zip(reference.parts, got.parts, strict=True):
+    for exact, computed in zip(reference.parts, got.parts, strict=True):
         there = exact.abs() > 0
         total += int(there.sum())
-        lost += int((there & (own == 0)).sum())
+        lost += int((there & (computed == 0)).sum())
     return lost / total if total else 0.0
 
 
@@ -281,7 +281,7 @@ def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Preci
         times = [measure_seconds(step, device)]
         while len(times) < REPEATS and sum(times) < LONGEST_S:
             times.append(measure_seconds(step, device))
-    return min(times), sum(size for place, size in storages.items() if place not in weights)
+    return min(times), sum(size for pointer, size in storages.items() if pointer not in weights)
 
 
 def measure_seconds(action: Callable[[], Any], device: torch.device | None = None) -> float:

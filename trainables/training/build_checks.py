@@ -84,9 +84,9 @@ def check_gradients(task: Task[Any], update: str, updater: Updater, report: Upda
     norms = updater.gradient_norms()
     names = updater.trainable_names()
     for key in task.modules:
-        own = [name for name in names if name.startswith(f"{key}.")]
-        if own and not any(norms.get(name) for name in own):
-            kind = "is zero" if any(name in norms for name in own) else "is none"
+        parts = [name for name in names if name.startswith(f"{key}.")]
+        if parts and not any(norms.get(name) for name in parts):
+            kind = "is zero" if any(name in norms for name in parts) else "is none"
             raise ValueError(
                 f"module {key!r} must have a gradient in the first update, but its gradient {kind}: "
                 "it would not learn. If that is meant, set gradient_check=skip."

@@ -261,7 +261,7 @@ class TrialTrainer:
         """Return the state that an unfinished epoch needs in addition to `_get_state`, gathered from all ranks."""
         self._was_midway = True
         self.task.keep_noted()
-        own = {
+        rank_state = {
             "rng": rng.get_state(self.task.context.generator, self.task.context.device),
             "noted": {name: _move_sums(sums, "cpu") for name, sums in self.task.noted.items()},
             "buffers": self._buffers.get_values(),
@@ -271,7 +271,7 @@ class TrialTrainer:
             "seconds": self.seconds,
             "tallies": {name: asdict(tally) for name, tally in self._tallies.items()},
             "task_at_start": checkpoint.plain(self._task_at_start),
-            "ranks": self.task.context.gather(own),
+            "ranks": self.task.context.gather(rank_state),
         }
 
     def _replay_epoch(self, midway: Mapping[str, Any]) -> None:
@@ -282,12 +282,12 @@ class TrialTrainer:
         assert self._remaining is not None
         for _ in itertools.islice(self._remaining, midway["windows"]):
             pass
-        own = midway["ranks"][task.context.rank]
+        rank_state = midway["ranks"][task.context.rank]
         self.windows = midway["windows"]
         self.seconds = midway["seconds"]
         self._tallies.update((name, EpochTotals(**tally)) for name, tally in midway["tallies"].items())
-        task.noted.update((name, _move_sums(sums, task.context.device)) for name, sums in own["noted"].items())
-        self._buffers.set_values(own["buffers"], task.context.device)
+        task.noted.update((name, _move_sums(sums, task.context.device)) for name, sums in rank_state["noted"].items())
+        self._buffers.set_values(rank_state["buffers"], task.context.device)
 
     def _begin_epoch(self) -> None:
         task = self.task
@@ -358,7 +358,8 @@ class TrialTrainer:
     def _create_updater(self, name: str, named: Mapping[str, Parameter]) -> Updater:
         task = self.task
         owned = get_parameter_ids([task.optimizers[key] for key in task.updates[name]])
-        own = {key: p for key, p in named.items() if id(p) in owned}  # frozen ones too, since a task may unfreeze them
+        # Frozen ones too, since a task may unfreeze them.
+        parameters = {key: p for key, p in named.items() if id(p) in owned}
 
         def on_update(report: UpdateReport) -> None:
             self._tallies[name].add(report, has_loss_scale=task.updaters[name].loss_scale is not None)
@@ -366,13 +367,13 @@ class TrialTrainer:
                 task.keep_noted()
                 self._check_loss_divergence(name, report.loss)
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
-                check_weights(own, task.context, task.updaters[name].steps, report)
+                check_weights(parameters, task.context, task.updaters[name].steps, report)
             task.noting.clear()  # after a window that was not applied, too
             check_gradients(task, name, task.updaters[name], report)
             task.after_update(report)
             task.keep_noted()
 
-        return create_updater(task, name, own, on_update)
+        return create_updater(task, name, parameters, on_update)
 
     def _check_loss_divergence(self, name: str, loss: float) -> None:
         rise, blowup = self.task.config.max_loss_rise, self._blowups[name]

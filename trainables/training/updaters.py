@@ -18,13 +18,13 @@ TRANSFORM = 2  # what random numbers are for, beside epochs and the build
 
 
 def create_updater(
-    task: Task[Any], name: str, own: Mapping[str, Parameter], on_update: Callable[[UpdateReport], None]
+    task: Task[Any], name: str, named: Mapping[str, Parameter], on_update: Callable[[UpdateReport], None]
 ) -> Updater:
     """Return the updater `name` of `task`.
 
     Args:
         task: That is built.
-        own: The parameters of its optimizers, by name.
+        named: The parameters of its optimizers, by name.
         on_update: Called with each report.
     """
     config = task.config
@@ -41,7 +41,7 @@ def create_updater(
             if not isinstance(scheduler, ReduceLROnPlateau)
             and getattr(scheduler, "optimizer", None) in optimizers.values()
         ],
-        ema=ema(own, config.ema_decay) if config.ema_decay else None,
+        ema=ema(named, config.ema_decay) if config.ema_decay else None,
         loss_scale=LossScale(initial=config.loss_scale, growth_interval=config.loss_scale_growth),
         max_consecutive_skips=config.max_consecutive_skips,
         on_update=on_update,
@@ -77,8 +77,8 @@ def _with_shared_rng(task: Task[Any], name: str, transform: Callable[[], None]) 
 
     def apply_transform() -> None:
         updater = task.updaters[name]
-        place = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
-        with rng.same_on_all_ranks(task.context.device, *place):
+        entropy = (task.config.seed, updater.steps, updater.skipped, TRANSFORM)
+        with rng.same_on_all_ranks(task.context.device, *entropy):
             transform()
 
     return apply_transform

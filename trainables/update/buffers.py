@@ -73,10 +73,10 @@ class Buffers:
 
     def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
         """Replace all buffers by `values`, as `get_values` returns them."""
-        for part, own in zip(self._parts, values, strict=True):
-            for name in {name for name, _ in part.named_buffers(recurse=False)} - own.keys():
+        for part, saved_part in zip(self._parts, values, strict=True):
+            for name in {name for name, _ in part.named_buffers(recurse=False)} - saved_part.keys():
                 setattr(part, name, None)
-            for name, value in own.items():
+            for name, value in saved_part.items():
                 setattr(part, name, value.to(device, copy=True))
 
     def _find_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:

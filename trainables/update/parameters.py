@@ -131,6 +131,6 @@ def keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     `load_state_dict` would replace them by those of the machine that saved `state`.
     """
     kernels = ("fused", "foreach", "capturable", "differentiable")
-    own = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
-    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=False)]
+    kernel_choices = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], kernel_choices, strict=False)]
     return {**state, "param_groups": groups}

@@ -230,14 +230,14 @@ class ShardedEma(Ema):
     def applied(self) -> Iterator[None]:
         with torch.no_grad():
             live = self._get_tensors(self._live)
-            own = [tensor.clone() for tensor in live]
+            copies = [tensor.clone() for tensor in live]
             torch._foreach_copy_(live, self._get_tensors(self._shadow))
         self._drop_gathered()
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(live, own)
+                torch._foreach_copy_(live, copies)
             self._drop_gathered()
 
     def _drop_gathered(self) -> None:

@@ -239,9 +239,9 @@ class Session:
             chosen = self._find_newest_checkpoint()
         chosen = self.context.broadcast_object(chosen)
         if chosen is not None:
-            path, about = chosen
-            self.number = about["epoch"]
-            self._record_checkpoint(parse_path(path), about["metrics"])
+            path, chosen_report = chosen
+            self.number = chosen_report["epoch"]
+            self._record_checkpoint(parse_path(path), chosen_report["metrics"])
         if self.number < self.segment.epoch:
             logger.info(
                 "without a checkpoint of report %d it continues after report %d: repeated reports are dropped",
@@ -339,9 +339,9 @@ class Session:
     def _publish_checkpoint(
         self, path: StoragePath, source: Path | None, parts: Sequence[Mapping[str, str]], metrics: dict[str, float]
     ) -> None:
-        about = {"epoch": self.number, "metrics": metrics}
+        metadata = {"epoch": self.number, "metrics": metrics}
         try:
-            directory.publish_parts(source, path, parts, about, self.context)
+            directory.publish_parts(source, path, parts, metadata, self.context)
         except DiskFullError as error:
             self._end_trial(build_disk_full(error, self.context))
         except OSError as error:

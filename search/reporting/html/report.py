@@ -78,12 +78,12 @@ def render_report(searched: SearchRecord, command: str = "") -> str:
 
 
 def _format_subtitle(searched: SearchRecord) -> str:
-    told = [str(searched.about["config"]["task"])] if "config" in searched.about else []
+    subtitle = [str(searched.about["config"]["task"])] if "config" in searched.about else []
     began = min((trial.datetime_start for trial in searched.trials if trial.datetime_start), default=None)
-    told += [f"begun {began:%-d %B %Y, %H:%M}"] if began else []
+    subtitle += [f"begun {began:%-d %B %Y, %H:%M}"] if began else []
     outcomes = [f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items()]
-    told.append(f"{pluralize(len(searched.trials), 'trial')}{': ' if outcomes else ''}{join_words(outcomes)}")
-    return " · ".join(told)
+    subtitle.append(f"{pluralize(len(searched.trials), 'trial')}{': ' if outcomes else ''}{join_words(outcomes)}")
+    return " · ".join(subtitle)
 
 
 def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:

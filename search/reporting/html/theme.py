@@ -27,7 +27,7 @@ COLORS = {  # in light and dark mode; "faint" is less important text
     "violet": ("#560f87", "#ad8afe"),
     "gray": ("#878d97", "#7d848f"),
 }
-LIGHT, DARK = ({name: pair[place] for name, pair in COLORS.items()} for place in (0, 1))
+LIGHT, DARK = ({name: pair[index] for name, pair in COLORS.items()} for index in (0, 1))
 HUES = ("blue", "orange", "green", "magenta", "violet", "gray")
 
 INK, FAINT, LINE, CARD = (f"var(--{name})" for name in ("ink", "faint", "line", "card"))
@@ -95,7 +95,7 @@ def mark_pauses(figure: Figure, pauses: Iterable[tuple[float, float]]) -> Figure
 def build_time_axis(seconds: float) -> dict[str, Any]:
     """Return an axis of `seconds` since the start, with round times as ticks."""
     step = next((step for step in _STEPS if seconds / step <= TICKS), 86400 * ceil(seconds / 86400 / TICKS))
-    times = [step * place for place in range(int(seconds / step) + 1)]
+    times = [step * index for index in range(int(seconds / step) + 1)]
     return {"tickvals": times, "ticktext": [format_duration(time) for time in times], "range": [0, 1.02 * seconds or 1]}
 
 

@@ -23,8 +23,8 @@ def build(searched: SearchRecord) -> Section | None:
     for alike in group_by_reason(broken):
         reason = alike[0].user_attrs.get("reason") or UNKNOWN
         others = {trial.user_attrs.get("reason") for trial in alike} - {reason}
-        told = reason if not others or reason == UNKNOWN else f"{reason} (and {len(others)} that differ in numbers)"
-        rows.append([str(len(alike)), get_outcome(alike[0]), told, format_numbers([trial.number for trial in alike])])
+        text = reason if not others or reason == UNKNOWN else f"{reason} (and {len(others)} that differ in numbers)"
+        rows.append([str(len(alike)), get_outcome(alike[0]), text, format_numbers([trial.number for trial in alike])])
     return Section("Failures", _summary_text(searched, broken), table=rows)
 
 
@@ -33,9 +33,9 @@ def _summary_text(searched: SearchRecord, broken: Sequence[FrozenTrial]) -> str:
     counts = [
         f"{sum(get_outcome(trial) == outcome for trial in broken)} {outcome}" for outcome in ("failed", "diverged")
     ]
-    told = [count for count in counts if not count.startswith("0 ")]
+    present = [count for count in counts if not count.startswith("0 ")]
     share = format_percent(len(broken) / len(searched.trials))
-    lines = [f"Of {pluralize(len(searched.trials), 'trial')} {join_words(told)}: {share}."]
+    lines = [f"Of {pluralize(len(searched.trials), 'trial')} {join_words(present)}: {share}."]
     lines += [f"Diverged: {divergence}." for divergence in find_divergence(searched.trials)]
     if any(get_outcome(trial) == "failed" for trial in broken):
         lines.append("The tracebacks of those that failed are in errors/.")

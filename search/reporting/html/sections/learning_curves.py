@@ -49,14 +49,16 @@ def _summary_text(trials: Sequence[FrozenTrial]) -> str:
     longest = max(max(intermediate_values(trial)) for trial in trials)
     ends = Counter(max(intermediate_values(trial)) for trial in trials if get_outcome(trial) == "pruned")
     full = sum(max(intermediate_values(trial)) == longest for trial in trials)
-    told = f"{pluralize(len(trials), 'trial')} reported; {full} of them reached the last epoch, {longest}."
+    summary = f"{pluralize(len(trials), 'trial')} reported; {full} of them reached the last epoch, {longest}."
     if ends:
         stops = join_words([f"{count} after epoch {epoch}" for epoch, count in ends.most_common(3)])
-        told += f" {pluralize(ends.total(), 'trial')} stopped early{', most often' if len(ends) > 3 else ':'} {stops}."
-    return told
+        summary += (
+            f" {pluralize(ends.total(), 'trial')} stopped early{', most often' if len(ends) > 3 else ':'} {stops}."
+        )
+    return summary
 
 
-def _build_curves(trials: Sequence[FrozenTrial], told: str, **style: Any) -> Scatter:
+def _build_curves(trials: Sequence[FrozenTrial], label: str, **style: Any) -> Scatter:
     """Return the curves of all `trials` as one trace, with gaps between them."""
     x: list[int | None] = []
     y: list[float | None] = []
@@ -66,7 +68,7 @@ def _build_curves(trials: Sequence[FrozenTrial], told: str, **style: Any) -> Sca
         x += [*(epoch for epoch, _ in curve), None]
         y += [*(float(f"{value:.{DIGITS}g}") for _, value in curve), None]
         numbers += [trial.number] * len(curve) + [None]
-    return Scatter(x=x, y=y, customdata=numbers, hovertemplate=_build_hover_template(told), **style)
+    return Scatter(x=x, y=y, customdata=numbers, hovertemplate=_build_hover_template(label), **style)
 
 
 def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
@@ -84,5 +86,5 @@ def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
     )
 
 
-def _build_hover_template(told: str) -> str:
-    return f"trial %{{customdata}}, {told}<br>epoch %{{x}}: %{{y:.4~g}}<extra></extra>"
+def _build_hover_template(label: str) -> str:
+    return f"trial %{{customdata}}, {label}<br>epoch %{{x}}: %{{y:.4~g}}<extra></extra>"

@@ -45,12 +45,12 @@ def build(searched: SearchRecord) -> Section | None:
 def _summary_text(
     searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: FrozenTrial
 ) -> str:
-    told = []
+    sentences = []
     if steps:
         (_, first, value), (at, last, reached) = steps[0], steps[-1]
-        told.append(f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}.")
+        sentences.append(f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}.")
         spent = f"{format_duration(clocked.at(at))} of {format_duration(clocked.total)}"
-        told.append(
+        sentences.append(
             f"The best, {format_value(reached)}, came after {spent}, from trial {last}."
             if reached != value
             else "None was better."
@@ -59,16 +59,18 @@ def _summary_text(
     later = [trial for trial in select_comparable_trials(searched.trials) if trial.number > best.number]
     if later:
         count = sum(max(intermediate_values(trial)) >= epoch for trial in later)
-        told.append(
+        sentences.append(
             f"{pluralize(len(later), 'trial')} that started after trial {best.number} reported no better value; "
             f"{count} of them reached its epoch {epoch}."
         )
     elif best.number == searched.trials[-1].number:
-        told.append("It is from the last trial that started: more trials may find better values.")
+        sentences.append("It is from the last trial that started: more trials may find better values.")
     if pauses := clocked.pauses:
         length = format_duration(sum(seconds for _, seconds in pauses))
-        told.append(f"The time is without {pluralize(len(pauses), 'pause')}, {length} in all, which are dashed below.")
-    return " ".join(told)
+        sentences.append(
+            f"The time is without {pluralize(len(pauses), 'pause')}, {length} in all, which are dashed below."
+        )
+    return " ".join(sentences)
 
 
 def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:

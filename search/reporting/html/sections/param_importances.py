@@ -52,26 +52,26 @@ def _explain_no_importances(found: Importances) -> str:
 
 def _summary_text(searched: SearchRecord, found: Importances) -> str:
     of_one = f" by {searched.objective.metric}, the first objective" if len(searched.objectives) > 1 else ""
-    told = f"From {pluralize(found.trials, 'trial')}{of_one}: "
+    summary = f"From {pluralize(found.trials, 'trial')}{of_one}: "
     mattering = [one for one in found.each if one.matters]
     rest = [one.name for one in found.each if not one.matters]
     if not mattering:
         return (
-            f"{told}it is unclear what mattered. No parameter explains clearly more of the differences between trials "
-            f"than chance may, {format_percent(found.chance or 0)} here. More trials may show more."
+            f"{summary}it is unclear what mattered. No parameter explains clearly more of the differences between "
+            f"trials than chance may, {format_percent(found.chance or 0)} here. More trials may show more."
         )
     first = mattering[0]
     is_clear = all(one.high < first.low for one in found.each if one is not first)
     names = first.name if is_clear else join_words([one.name for one in mattering])
     shares = ", ".join(_format_importance(one) for one in mattering)
-    told += f"{names} mattered{' most' if is_clear else ''}. The share of the differences that each explains: "
-    told += f"{shares}."
+    summary += f"{names} mattered{' most' if is_clear else ''}. The share of the differences that each explains: "
+    summary += f"{shares}."
     if any(after.high >= before.low for before, after in pairwise(mattering)):
-        told += " Where two of these intervals overlap, the order may be chance."
+        summary += " Where two of these intervals overlap, the order may be chance."
     if rest:
-        told += f" Whether {join_words(rest)} had an effect is not clear: chance alone "
-        told += f"gives up to {format_percent(found.chance or 0)}."
-    return told
+        summary += f" Whether {join_words(rest)} had an effect is not clear: chance alone "
+        summary += f"gives up to {format_percent(found.chance or 0)}."
+    return summary
 
 
 def _format_importance(one: Importance) -> str:
@@ -80,18 +80,21 @@ def _format_importance(one: Importance) -> str:
 
 def _build_bar_chart(found: Importances) -> Figure:
     """Return a bar chart, the most important parameter first. Insignificant ones are gray."""
-    shown = [*reversed(found.each[:MOST])]
-    lengths = {"array": [one.high - one.share for one in shown], "arrayminus": [one.share - one.low for one in shown]}
+    importances = [*reversed(found.each[:MOST])]
+    lengths = {
+        "array": [one.high - one.share for one in importances],
+        "arrayminus": [one.share - one.low for one in importances],
+    }
     bars = Bar(
-        x=[one.share for one in shown],
-        y=[theme.escape_text(one.name) for one in shown],
+        x=[one.share for one in importances],
+        y=[theme.escape_text(one.name) for one in importances],
         orientation="h",
-        marker={"color": [theme.ACCENT if one.matters else theme.GRAY for one in shown]},
+        marker={"color": [theme.ACCENT if one.matters else theme.GRAY for one in importances]},
         error_x={"symmetric": False, "color": theme.INK, "thickness": 1.5, "width": 5, **lengths},
         hovertemplate="%{y}: %{x:.1%}<extra></extra>",
         showlegend=False,
     )
-    figure = theme.build_figure(bars, x="share of how trials differ", height=90 + 34 * len(shown))
+    figure = theme.build_figure(bars, x="share of how trials differ", height=90 + 34 * len(importances))
     figure.update_xaxes(tickformat=".0%", rangemode="tozero").update_yaxes(showgrid=False)
     if found.chance:
         figure.add_vline(x=found.chance, line={"color": theme.FAINT, "dash": "dash", "width": 1})

@@ -30,7 +30,7 @@ def build(searched: SearchRecord) -> Section | None:
         and all(map(math.isfinite, point))
     ]
     figures = [
-        _build_figure(first.metric, other.metric, place, points, front) for place, other in enumerate(others, start=1)
+        _build_figure(first.metric, other.metric, index, points, front) for index, other in enumerate(others, start=1)
     ]
     names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
     by_number = {trial.number: trial for trial in searched.trials}
@@ -45,7 +45,7 @@ def build(searched: SearchRecord) -> Section | None:
 def _summary_text(
     searched: SearchRecord, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[ParetoTrial]
 ) -> str:
-    told = [
+    sentences = [
         f"{len(front)} of {pluralize(len(points), 'trial')} are on the front: no other trial is at least as good "
         f"in all objectives and better in one. Each counts with its best report by {searched.objective.metric}."
     ]
@@ -53,14 +53,14 @@ def _summary_text(
         metric = objective.metric
         best = objective.best(trial.values[metric] for trial in front)
         holders = [trial.trial_id for trial in front if trial.values[metric] == best]
-        told.append(f"{metric} is best in {format_trials(holders)}, {format_value(best)}.")
-    return " ".join(told)
+        sentences.append(f"{metric} is best in {format_trials(holders)}, {format_value(best)}.")
+    return " ".join(sentences)
 
 
 def _build_figure(
     x: str,
     y: str,
-    place: int,
+    index: int,
     points: Sequence[tuple[FrozenTrial, Sequence[float]]],
     front: Sequence[ParetoTrial],
 ) -> Figure:
@@ -70,7 +70,7 @@ def _build_figure(
     return theme.build_figure(
         Scatter(
             x=[point[0] for _, point in beaten],
-            y=[point[place] for _, point in beaten],
+            y=[point[index] for _, point in beaten],
             customdata=[trial.number for trial, _ in beaten],
             mode="markers",
             name="beaten",

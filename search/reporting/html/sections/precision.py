@@ -90,15 +90,18 @@ def _summary_text(searched: SearchRecord, modes: Modes, measures: Sequence[Measu
     values = {measure.title: {mode: measure.collect_values(modes[mode]) for mode in modes} for measure in measures}
 
     def format_medians(title: str) -> list[str]:
-        known = [(mode, own) for mode, own in values.get(title, {}).items() if own]
-        return [f"{format_value(median(own))} in {mode} ({pluralize(len(own), 'trial')})" for mode, own in known]
+        known = [(mode, measured) for mode, measured in values.get(title, {}).items() if measured]
+        return [
+            f"{format_value(median(measured))} in {mode} ({pluralize(len(measured), 'trial')})"
+            for mode, measured in known
+        ]
 
     if bests := values.get(f"best {objective.metric}"):
-        best = objective.best(value for own in bests.values() for value in own)
+        best = objective.best(value for measured in bests.values() for value in measured)
         shares = [
-            f"{mode} ({own.count(best)} of {pluralize(len(own), 'trial')})"
-            for mode, own in bests.items()
-            if best in own
+            f"{mode} ({measured.count(best)} of {pluralize(len(measured), 'trial')})"
+            for mode, measured in bests.items()
+            if best in measured
         ]
         yield f"The best value, {format_value(best)}, was reached in {join_words(shares)}."
     if epoch is not None:

@@ -36,11 +36,11 @@ def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float])
         choice = theme.escape_text(format_value(trial.params[axis.name]))
         return f"trial {trial.number}, {get_outcome(trial)}<br>{choice}: {value}"
 
-    def build_markers(own: Sequence[FrozenTrial], name: str, marker: Mapping[str, Any]) -> Scatter:
+    def build_markers(matching: Sequence[FrozenTrial], name: str, marker: Mapping[str, Any]) -> Scatter:
         return Scatter(
-            x=[axis.get_position(trial) for trial in own],
-            y=[get_height(trial) for trial in own],
-            text=[format_hover_text(trial) for trial in own],
+            x=[axis.get_position(trial) for trial in matching],
+            y=[get_height(trial) for trial in matching],
+            text=[format_hover_text(trial) for trial in matching],
             mode="markers",
             name=name,
             cliponaxis=False,
@@ -50,8 +50,8 @@ def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float])
 
     traces = []
     for outcome, opacity in OPACITY.items():
-        if own := [trial for trial in trials if get_outcome(trial) == outcome]:
-            traces.append(build_markers(own, outcome, theme.build_outcome_marker(outcome, 8, opacity)))
+        if matching := [trial for trial in trials if get_outcome(trial) == outcome]:
+            traces.append(build_markers(matching, outcome, theme.build_outcome_marker(outcome, 8, opacity)))
     best = min(trials, key=lambda trial: places[trial.number])
     ring = {"size": 15, "symbol": "circle-open", "color": theme.INK, "line": {"width": 2.5}}
     traces.append(build_markers([best], "best", ring))
@@ -69,8 +69,8 @@ def describe_best_range(searched: SearchRecord, axis: Axis, places: Mapping[int,
     all_have_it = len(values) == len(best)
     some = f"the best {len(best)}" if all_have_it else f"the {len(values)} of the best {len(best)} that have it"
     if axis.choices:
-        told = [f"{format_value(choice)} in {count}" for choice, count in Counter(values).most_common()]
-        return f"{axis.name}: of {some} trials, it is {join_words(told)}."
+        counts = [f"{format_value(choice)} in {count}" for choice, count in Counter(values).most_common()]
+        return f"{axis.name}: of {some} trials, it is {join_words(counts)}."
     low, high = _format_rounded(min(values)), _format_rounded(max(values))
     between = f"at {low}" if low == high else f"between {low} and {high}"
     ends = axis.distribution.low, axis.distribution.high

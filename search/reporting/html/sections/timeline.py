@@ -33,11 +33,11 @@ def _summary_text(spans: Sequence[Span]) -> str:
         return ""
     shares = {kind: seconds[kind] / together for kind in KINDS}
     gangs = len({span.gang for span in spans})
-    told = f"{pluralize(gangs, 'gang')} trained in {format_percent(shares['training'])} "
-    told += f"of the {format_duration(together)} that "
-    told += "it held its workers" if gangs == 1 else "they held their workers, summed over gangs"
+    summary = f"{pluralize(gangs, 'gang')} trained in {format_percent(shares['training'])} "
+    summary += f"of the {format_duration(together)} that "
+    summary += "it held its workers" if gangs == 1 else "they held their workers, summed over gangs"
     started, waited = format_percent(shares["start-up"]), format_percent(shares["waiting"])
-    return f"{told}; {started} went into the start of workers and trials, {waited} into waiting."
+    return f"{summary}; {started} went into the start of workers and trials, {waited} into waiting."
 
 
 def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
@@ -47,9 +47,9 @@ def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
         first.setdefault(span.gang, span.start)
     rows = {gang: f"gang {number}" for number, gang in enumerate(first, start=1)}
     bars = [
-        _build_bars(kind, own, rows, clocked)
+        _build_bars(kind, spans_of_kind, rows, clocked)
         for kind in KINDS
-        if (own := [span for span in spans if span.kind == kind])
+        if (spans_of_kind := [span for span in spans if span.kind == kind])
     ]
     figure = theme.build_figure(
         *bars, x="time since the start", height=min(MOST, 110 + ROW * len(rows)), barmode="overlay"
