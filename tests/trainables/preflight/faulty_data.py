@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.trainables.preflight.faulty_tasks import Small, fault
+from tests.trainables.preflight.faulty_tasks import Small, add_fault, fault
 
 # Exactness
 
@@ -46,16 +46,18 @@ class TokensAsSamples(Tokens):
         return len(x)
 
 
-@fault("weight-is-not-the-mean", accumulates=True)
-class SquaredWeight(Small):
-    def loss(self, batch):
-        return super().loss(batch)[0], len(batch[0]) ** 2
-
-
-@fault("weight-is-not-the-mean", accumulates=True)
-class WeightOfOne(Small):
-    def loss(self, batch):
-        return super().loss(batch)[0], 1
+add_fault(
+    "weight-is-not-the-mean",
+    "SquaredWeight",
+    request={"accumulates": True},
+    loss=lambda task, batch: (Small.loss(task, batch)[0], len(batch[0]) ** 2),
+)
+add_fault(
+    "weight-is-not-the-mean",
+    "WeightOfOne",
+    request={"accumulates": True},
+    loss=lambda task, batch: (Small.loss(task, batch)[0], 1),
+)
 
 
 @fault("loss-is-a-sum", accumulates=True)
@@ -78,16 +80,16 @@ class Contrastive(Small):
         return {"val/loss": self.modules["model"](self.x[48:]).square().mean().item()}
 
 
-@fault("depends-on-batch")
-class Normalized(Small):
-    def make_model(self):
-        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
-
-
-@fault("random-loss")
-class WithDropout(Small):
-    def make_model(self):
-        return nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+add_fault(
+    "depends-on-batch",
+    "Normalized",
+    make_model=lambda task: nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)),
+)
+add_fault(
+    "random-loss",
+    "WithDropout",
+    make_model=lambda task: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 1)),
+)
 
 
 @fault("stateful-loss")
@@ -221,10 +223,13 @@ class LocalEvaluation(Small):
         return {"val/loss": super().evaluate()["val/loss"][0]}
 
 
-@fault("order-never-changes")
-class FixedOrder(Small):
-    def train_batches(self, epoch):
-        return self.context.shard((self.x[:48], self.y[:48]), self.config.batch_size, shuffle=False)
+add_fault(
+    "order-never-changes",
+    "FixedOrder",
+    train_batches=lambda task, epoch: task.context.shard(
+        (task.x[:48], task.y[:48]), task.config.batch_size, shuffle=False
+    ),
+)
 
 
 @fault("repeated-samples")
@@ -234,22 +239,18 @@ class Oversampled(Small):
         return [(self.x[part], self.y[part]) for part in order.split(self.config.batch_size)]
 
 
-@fault("evaluation-in-training")
-class LeakedEvaluation(Small):
-    def evaluate(self):
-        return {"val/loss": F.mse_loss(self.modules["model"](self.x[40:56]), self.y[40:56]).item()}
-
-
-@fault("noisy-evaluation", corners=[("lr=0.001", {"lr": 0.001}), ("lr=0.1", {"lr": 0.1})])
-class NoisyEvaluation(Small):
-    def evaluate(self):
-        return {"val/loss": super().evaluate()["val/loss"][0] + 100 * torch.rand(()).item()}
-
-
-@fault("evaluation-fails")
-class BrokenEvaluation(Small):
-    def evaluate(self):
-        return {"val/loss": self.y_missing.mean().item()}
+add_fault(
+    "evaluation-in-training",
+    "LeakedEvaluation",
+    evaluate=lambda task: {"val/loss": F.mse_loss(task.modules["model"](task.x[40:56]), task.y[40:56]).item()},
+)
+add_fault(
+    "noisy-evaluation",
+    "NoisyEvaluation",
+    request={"corners": [("lr=0.001", {"lr": 0.001}), ("lr=0.1", {"lr": 0.1})]},
+    evaluate=lambda task: {"val/loss": Small.evaluate(task)["val/loss"][0] + 100 * torch.rand(()).item()},
+)
+add_fault("evaluation-fails", "BrokenEvaluation", evaluate=lambda task: {"val/loss": task.y_missing.mean().item()})
 
 
 @fault("evaluation-changes-weights")
@@ -260,28 +261,8 @@ class EvaluationThatTrains(Small):
         return super().evaluate()
 
 
-@fault("objective-missing")
-class OtherObjective(Small):
-    def evaluate(self):
-        return {"loss": 1.0}
-
-
-@fault("objective-not-finite")
-class MeanOfNothing(Small):
-    def evaluate(self):
-        return {"val/loss": torch.zeros(0).mean().item()}
-
-
-@fault("config-fails", corners=[("batch_size=0", {"batch_size": 0})])
-class BatchSizeOfZero(Small):
-    pass
-
-
-@fault("config-refused", corners=[("accumulation=0", {"accumulation": 0})])
-class RefusedCorner(Small):
-    pass
-
-
-@fault("does-not-fit", corners=[("size=10**9", {"size": 2**40})])
-class TooLarge(Small):
-    pass
+add_fault("objective-missing", "OtherObjective", evaluate=lambda task: {"loss": 1.0})
+add_fault("objective-not-finite", "MeanOfNothing", evaluate=lambda task: {"val/loss": torch.zeros(0).mean().item()})
+add_fault("config-fails", "BatchSizeOfZero", request={"corners": [("batch_size=0", {"batch_size": 0})]})
+add_fault("config-refused", "RefusedCorner", request={"corners": [("accumulation=0", {"accumulation": 0})]})
+add_fault("does-not-fit", "TooLarge", request={"corners": [("size=10**9", {"size": 2**40})]})

@@ -60,6 +60,11 @@ def fault(kind: str, **request: Any) -> Callable[[type[Any]], type[Any]]:
     return add
 
 
+def add_fault(kind: str, name: str, base: type[Any] = Small, request: Any = None, **methods: Any) -> None:
+    """Add a task that differs from `base` in `methods`, whose fault has the name `kind`."""
+    FAULTS.append((kind, type(name, (base,), methods), request or {}))
+
+
 # The original systems
 
 
@@ -70,16 +75,10 @@ class DoubledFlush(Small):
         self.updaters["train"].update(window, self.loss)
 
 
-@fault("half-precision-parameter")
-class Fp16Parameters(Small):
-    def make_model(self):
-        return super().make_model().half()
-
-
-@fault("constant-loss")
-class ConstantLoss(Small):
-    def loss(self, batch):
-        return super().loss(batch)[0].detach(), len(batch[0])
+add_fault("half-precision-parameter", "Fp16Parameters", make_model=lambda task: Small.make_model(task).half())
+add_fault(
+    "constant-loss", "ConstantLoss", loss=lambda task, batch: (Small.loss(task, batch)[0].detach(), len(batch[0]))
+)
 
 
 class Prompted(nn.Module):
@@ -97,16 +96,8 @@ class Prompted(nn.Module):
         return self.body(torch.tanh(hidden))
 
 
-@fault("module-under-no-grad")
-class FrozenPrompt(Small):
-    def make_model(self):
-        return Prompted("no_grad")
-
-
-@fault("module-behind-detach")
-class DetachedPrompt(Small):
-    def make_model(self):
-        return Prompted("detach")
+add_fault("module-under-no-grad", "FrozenPrompt", make_model=lambda task: Prompted("no_grad"))
+add_fault("module-behind-detach", "DetachedPrompt", make_model=lambda task: Prompted("detach"))
 
 
 class TwoModules(Small):
@@ -164,22 +155,13 @@ class BrokenBuild(Small):
         raise FileNotFoundError("no data")
 
 
-@fault("training-fails")
-class BrokenLoss(Small):
-    def loss(self, batch):
-        return F.mse_loss(self.modules["model"](batch[0]), batch[1][:, :0].expand(7, 3)), 1
-
-
-@fault("no-batches")
-class NoBatches(Small):
-    def train_batches(self, epoch):
-        return iter(())
-
-
-@fault("no-batches")
-class WeightOfZero(Small):
-    def loss(self, batch):
-        return super().loss(batch)[0], 0
+add_fault(
+    "training-fails",
+    "BrokenLoss",
+    loss=lambda task, batch: (F.mse_loss(task.modules["model"](batch[0]), batch[1][:, :0].expand(7, 3)), 1),
+)
+add_fault("no-batches", "NoBatches", train_batches=lambda task, epoch: iter(()))
+add_fault("no-batches", "WeightOfZero", loss=lambda task, batch: (Small.loss(task, batch)[0], 0))
 
 
 @fault("nothing-to-train")
@@ -248,9 +230,7 @@ class SecondOrder(Small):
         self.optimizers = {"model": torch.optim.LBFGS(self.modules["model"].parameters())}
 
 
-@fault("module-without-gradient")
-class UnusedModule(TwoModules):
-    pass
+add_fault("module-without-gradient", "UnusedModule", TwoModules)
 
 
 class Branches(nn.Module):
@@ -266,22 +246,9 @@ class Branches(nn.Module):
         return self.first(x) + self.second(x) if self.used == "extra" else self.first(x)
 
 
-@fault("unused-module")
-class UnusedBranch(Small):
-    def make_model(self):
-        return Branches("first")
-
-
-@fault("unused-parameter")
-class UnusedParameter(Small):
-    def make_model(self):
-        return Branches("extra")
-
-
-@fault("zero-gradient")
-class FactorOfZero(Small):
-    def make_model(self):
-        return Branches("zero")
+add_fault("unused-module", "UnusedBranch", make_model=lambda task: Branches("first"))
+add_fault("unused-parameter", "UnusedParameter", make_model=lambda task: Branches("extra"))
+add_fault("zero-gradient", "FactorOfZero", make_model=lambda task: Branches("zero"))
 
 
 @fault("zero-gradient")
@@ -305,22 +272,17 @@ class SquareRootOfZero(Small):
         return distance.mean(), len(batch[0])
 
 
-@fault("non-finite-loss")
-class LogOfZero(Small):
-    def loss(self, batch):
-        return -(self.modules["model"](batch[0]) * 0).log().mean(), len(batch[0])
-
-
-@fault("loss-is-no-number")
-class LossPerSample(Small):
-    def loss(self, batch):
-        return (self.modules["model"](batch[0]) - batch[1]).square(), len(batch[0])
-
-
-@fault("loss-is-no-number")
-class LossWithoutWeight(Small):
-    def loss(self, batch):
-        return super().loss(batch)[0]
+add_fault(
+    "non-finite-loss",
+    "LogOfZero",
+    loss=lambda task, batch: (-(task.modules["model"](batch[0]) * 0).log().mean(), len(batch[0])),
+)
+add_fault(
+    "loss-is-no-number",
+    "LossPerSample",
+    loss=lambda task, batch: ((task.modules["model"](batch[0]) - batch[1]).square(), len(batch[0])),
+)
+add_fault("loss-is-no-number", "LossWithoutWeight", loss=lambda task, batch: Small.loss(task, batch)[0])
 
 
 @fault("graph-freed")
