@@ -15,6 +15,7 @@ from searchlight.search.analysis.confirmation import (
 from searchlight.search.formatting import format_percent, format_value
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
+    ConfirmingRun,
     get_best_epoch,
     get_best_value,
     get_outcome,
@@ -34,10 +35,10 @@ def confirm(searched: SearchRecord) -> list[Confirmation]:
     found, diverged = [], _find_diverged(searched)
     for place, objective in enumerate(searched.objectives):
         values: dict[int | None, dict[int, float]] = {}
-        for run in _select_completed(searched.confirming_runs):
-            about, point = run.user_attrs["confirms"], objective_values(run, searched.objectives)
+        for trial in _select_completed(searched.confirming_runs):
+            run, point = ConfirmingRun.from_trial(trial), objective_values(trial, searched.objectives)
             assert point is not None  # a completed run has reported
-            values.setdefault(about["trial"], {})[about["seed"]] = point[place]
+            values.setdefault(run.trial, {})[run.seed] = point[place]
         confirmation = estimate_confirmation(values, objective, diverged)
         if confirmation is None:
             return []
@@ -64,7 +65,7 @@ def find_confirmed_best(searched: SearchRecord, confirmations: Sequence[Confirma
         return find_best(reliable, objective) or find_best(searched.trials, objective)
     chosen = confirmations[0].chosen
     runs = _select_completed(searched.confirming_runs)
-    own = [run for run in runs if run.user_attrs["confirms"]["trial"] == chosen]
+    own = [run for run in runs if ConfirmingRun.from_trial(run).trial == chosen]
     run = objective.best(own, key=lambda run: get_best_value(run, objective))
     by_number = {trial.number: trial for trial in searched.trials}
     trial = searched.default_trial if chosen is None else by_number[chosen]
@@ -83,7 +84,7 @@ def list_failed_runs(searched: SearchRecord) -> list[FrozenTrial]:
 def _find_diverged(searched: SearchRecord) -> set[int | None]:
     """Return the configs of which a confirming run diverged."""
     failed = list_failed_runs(searched)
-    return {run.user_attrs["confirms"]["trial"] for run in failed if get_outcome(run) == "diverged"}
+    return {ConfirmingRun.from_trial(run).trial for run in failed if get_outcome(run) == "diverged"}
 
 
 def describe_noise(confirmation: Confirmation) -> str:

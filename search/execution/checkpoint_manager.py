@@ -14,10 +14,10 @@ from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,
+    get_confirming_run,
     get_outcome,
     get_reports,
     intermediate_values,
-    is_confirming,
     objective_losses,
 )
 from searchlight.trainables import checkpoint
@@ -57,8 +57,8 @@ class BestCheckpoints:
         self._losses[trial.number] = objective_losses(trial, self._objectives) or ()
         if get_outcome(trial) in WITH_RESULT:
             self._with_result.add(trial.number)
-        if is_confirming(trial):
-            self._confirmed[trial.number] = trial.user_attrs["confirms"]["trial"]
+        if (run := get_confirming_run(trial)) is not None:
+            self._confirmed[trial.number] = run.trial
 
     def drop_worst(self) -> dict[int, str]:
         """Drop the trials whose checkpoints are not kept. Return the names of those checkpoints."""

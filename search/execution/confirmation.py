@@ -13,12 +13,13 @@ from searchlight.search.space.fidelity import Unit, cumulative_cost
 from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     WITH_RESULT,
+    ConfirmingRun,
     get_best_value,
     get_outcome,
     get_reports,
     intermediate_values,
-    is_confirming,
     objective_losses,
+    split_trials,
 )
 
 SEEDS = ("seed", "data_seed")  # fields of a config that a new seed replaces
@@ -26,21 +27,11 @@ LARGEST_SEED = 2**31
 
 
 @dataclass(frozen=True)
-class ConfirmingRun:
-    """A run of a finalist's config, or of the defaults (None), in full and under a new seed.
+class DueRun:
+    """A run of a finalist's config or of the defaults, in full and under a new seed, with its whole `config`."""
 
-    Runs of one `round` have the same seed.
-    """
-
-    trial: int | None
-    round: int
-    seed: int
+    run: ConfirmingRun
     config: dict[str, Any]
-
-    @property
-    def attribute(self) -> dict[str, Any]:
-        """The attribute of the run in the study. See `searchlight.search.study.trial.is_confirming`."""
-        return {"trial": self.trial, "round": self.round, "seed": self.seed}
 
 
 @dataclass
@@ -80,16 +71,16 @@ class ConfirmationPlan:
     defaults: Mapping[str, Any] | None = None
     limit: float | None = None
 
-    def next_runs(self, trials: Sequence[FrozenTrial]) -> list[ConfirmingRun]:
+    def next_runs(self, trials: Sequence[FrozenTrial]) -> list[DueRun]:
         """Return the runs that may begin now, in order. `trials` are all trials of the study."""
         state = self._collect(trials)
         configs: dict[int | None, Mapping[str, Any] | None] = {None: self.defaults}
         configs |= {finalist.number: finalist.user_attrs["config"] for finalist in state.finalists}
         due = self._find_due(state, state.begun)
-        searched = [trial for trial in trials if not is_confirming(trial)]
+        searched, _ = split_trials(trials)
         seeds = {index: self._draw_seed(index, searched) for _, index in due}
         return [
-            ConfirmingRun(config, index, seeds[index], _replace_seeds(configs[config], seeds[index]))
+            DueRun(ConfirmingRun(config, index, seeds[index]), _replace_seeds(configs[config], seeds[index]))
             for config, index in due
         ]
 
@@ -118,23 +109,22 @@ class ConfirmationPlan:
         )
 
     def _collect(self, trials: Sequence[FrozenTrial]) -> "_State":
-        searched = [trial for trial in trials if not is_confirming(trial)]
+        searched, confirming_runs = split_trials(trials)
         runs = self._count_allowed(searched)
         state = _State(runs, self._select_finalists(searched, num_finalists(runs, self.defaults is not None)))
-        for trial in trials:
-            if is_confirming(trial):
-                about = trial.user_attrs["confirms"]
-                state.begun.add((about["trial"], about["round"]))
-                if get_outcome(trial) == "completed" and intermediate_values(trial):
-                    value = get_best_value(trial, self.objectives[0])
-                    state.values.setdefault(about["trial"], {})[about["round"]] = value
-                elif get_outcome(trial) in ("diverged", "failed"):
-                    state.dropped.add(about["trial"])
+        for trial in confirming_runs:
+            run = ConfirmingRun.from_trial(trial)
+            state.begun.add((run.trial, run.round))
+            if get_outcome(trial) == "completed" and intermediate_values(trial):
+                value = get_best_value(trial, self.objectives[0])
+                state.values.setdefault(run.trial, {})[run.round] = value
+            elif get_outcome(trial) in ("diverged", "failed"):
+                state.dropped.add(run.trial)
         return state
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
         """Return whether no run is left. `trials` are all trials of the study."""
-        has_ended = all(trial.state.is_finished() for trial in trials if is_confirming(trial))
+        has_ended = all(trial.state.is_finished() for trial in split_trials(trials)[1])
         return has_ended and not self.next_runs(trials)
 
     def _count_allowed(self, searched: Sequence[FrozenTrial]) -> int:

@@ -2,9 +2,9 @@
 
 import logging
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
@@ -28,6 +28,7 @@ from searchlight.search.study.trial import (
     intermediate_values,
     is_confirming,
     max_epochs,
+    split_trials,
 )
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
@@ -71,8 +72,6 @@ class StudySearcher(Searcher):
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangFailureRecorder
         self._live: dict[str, int] = {}  # trial number by Tune's trial
         self._progress = TrialCache(self._build_progress)
-        self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
-        self._num_checked = 0
 
     # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
     # instead, and lets the gangs end normally.
@@ -183,22 +182,25 @@ class StudySearcher(Searcher):
 
     def _next_confirming_segment(self) -> SegmentAssignment | None:
         """Return a confirming run once all trials of the search are idle, or None."""
-        if self.confirmation is None or any(not is_confirming(self.study.get_trial(n)) for n in self.study.live):
+        if self.confirmation is None:
             return None
-        trials = self.study.get_trials()
-        for trial in trials:
-            if is_confirming(trial) and trial.state == TrialState.RUNNING and trial.number not in self.study.live:
+        trials, live = self.study.get_trials(), self.study.live
+        searched, runs = split_trials(trials)
+        if any(trial.number in live for trial in searched):
+            return None
+        for trial in runs:
+            if trial.state == TrialState.RUNNING and trial.number not in live:
                 self.limits.search_over.set()
                 epoch = self._progress_of(trial).epoch
                 return self._continue_trial(Segment("continued", trial.number, epoch, self.schedule.limit))
-        runs = self.confirmation.next_runs(trials)
-        if not runs:
+        due = self.confirmation.next_runs(trials)
+        if not due:
             return None
         self.limits.search_over.set()  # budgets end no confirming run
-        for trial in trials:
+        for trial in searched:
             if self.is_paused(trial):
                 self._prune_paused(trial)
-        attributes = {"config": runs[0].config, "confirms": runs[0].attribute}
+        attributes = {"config": due[0].config, "confirms": asdict(due[0].run)}
         number = self.study.create_copy(self.space, {}, attributes)
         self.reports.notify(number)
         return self._assign(number, 0, self.schedule.limit, [None])
@@ -224,17 +226,9 @@ class StudySearcher(Searcher):
             broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in ("diverged", "failed"),
             epochs=max_epochs(trial),
             spent=None if self.schedule.unit == "epochs" else cumulative_cost(get_reports(trial), self.schedule.unit),
-            confirmed_before=self._count_confirming_before(trial.number),
+            confirmed_before=self.study.count_confirming_before(trial.number),
         )
         return trial.state != TrialState.WAITING and not is_confirming(trial), progress
-
-    def _count_confirming_before(self, number: int) -> int:
-        """Return how many trials before `number` are confirming runs. A trial is one from its creation on, or never."""
-        for checked in range(self._num_checked, number):
-            if is_confirming(self.study.get_trial(checked)):
-                self._confirming.append(checked)
-        self._num_checked = max(self._num_checked, number)
-        return bisect_left(self._confirming, number)
 
     def _start_segment(self, segment: Segment) -> SegmentAssignment | None:
         if segment.copied_from is not None:

@@ -35,7 +35,7 @@ from searchlight.search.space.initial_points import initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
-from searchlight.search.study.trial import is_confirming
+from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -67,7 +67,7 @@ class SearchPlan(HasObjectives):
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
         """Return whether all `trials` have ended, and neither a trial nor a confirming run is left to start."""
-        searched = [trial for trial in trials if not is_confirming(trial)]
+        searched, _ = split_trials(trials)
         has_ended = len(searched) >= self.trials and all(trial.state.is_finished() for trial in searched)
         return has_ended and (self.confirmation is None or self.confirmation.is_complete(trials))
 

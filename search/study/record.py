@@ -13,7 +13,7 @@ from searchlight.search.space.fidelity import UNLIMITED, Unit
 from searchlight.search.space.objectives import HasObjectives, Objective
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
-from searchlight.search.study.trial import is_confirming
+from searchlight.search.study.trial import split_trials
 from searchlight.trainables.filesystem.paths import StoragePath
 
 DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
@@ -98,6 +98,5 @@ def build_record(
     drivers: Sequence[tuple[float, float | None]] = (),
 ) -> SearchRecord:
     """Return the record of a search from all `trials` that have begun, including confirming runs."""
-    confirming = [trial for trial in trials if is_confirming(trial)]
-    searched = [trial for trial in trials if not is_confirming(trial)] if confirming else trials
-    return SearchRecord(name, searched, objectives, about, drivers, confirming)
+    searched, confirming_runs = split_trials(trials)
+    return SearchRecord(name, searched, objectives, about, drivers, confirming_runs)

@@ -1,6 +1,7 @@
 """The study of a search: its trials and their results."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.record import DRIVERS, SearchRecord, build_record
 from searchlight.search.study.sampler_view import sampler_view
-from searchlight.search.study.trial import get_reports, get_segments, is_confirming, objective_values
+from searchlight.search.study.trial import get_reports, get_segments, is_confirming, objective_values, split_trials
 from searchlight.trainables.filesystem.paths import StoragePath
 
 
@@ -55,6 +56,8 @@ class SearchStudy:
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
         self.extrapolates = not isinstance(sampler(0), TPESampler)
         self.objectives = tuple(objectives)
+        self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
+        self._num_checked = 0
         self._storage = storage
         self._sampler = sampler
         self._study = optuna.create_study(
@@ -106,7 +109,15 @@ class SearchStudy:
 
     def get_searched_trials(self) -> list[FrozenTrial]:
         """Return `get_trials` without the confirming runs."""
-        return [trial for trial in self.get_trials() if not is_confirming(trial)]
+        return split_trials(self.get_trials())[0]
+
+    def count_confirming_before(self, number: int) -> int:
+        """Return how many trials before `number` are confirming runs. A trial is one from its creation on, or never."""
+        for checked in range(self._num_checked, number):
+            if is_confirming(self.get_trial(checked)):
+                self._confirming.append(checked)
+        self._num_checked = max(self._num_checked, number)
+        return bisect_left(self._confirming, number)
 
     def enqueue(self, values: dict[str, Any]) -> None:
         """Enqueue `values` as the next trial, unless they were tried or are enqueued."""

@@ -15,8 +15,8 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Confirmation:
-    """What a confirming run confirms, as the study has it.
+class ConfirmingRun:
+    """A training of a finalist's config, or of the defaults, in full and under a new seed.
 
     Attributes:
         trial: The number of the finalist whose config it trains. None: the defaults.
@@ -27,6 +27,11 @@ class Confirmation:
     trial: int | None
     round: int
     seed: int
+
+    @classmethod
+    def from_trial(cls, trial: FrozenTrial) -> "ConfirmingRun":
+        """Return which confirming run `trial` is, which must be one."""
+        return cls(**trial.user_attrs["confirms"])
 
 
 class TrialCache(Generic[Value]):
@@ -68,15 +73,20 @@ def get_outcome(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("outcome", "interrupted"))
 
 
-def get_confirmation(trial: FrozenTrial) -> Confirmation | None:
-    """Return what `trial` confirms, or None for a trial of the search itself."""
-    about = trial.user_attrs.get("confirms")
-    return None if about is None else Confirmation(**about)
+def get_confirming_run(trial: FrozenTrial) -> ConfirmingRun | None:
+    """Return which confirming run `trial` is, or None for a trial of the search itself."""
+    return ConfirmingRun.from_trial(trial) if is_confirming(trial) else None
 
 
 def is_confirming(trial: FrozenTrial) -> bool:
     """Return whether `trial` is a confirming run: it trains a config of the search again, under a new seed."""
     return "confirms" in trial.user_attrs
+
+
+def split_trials(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
+    """Return the trials of the search itself, and its confirming runs, each in the given order."""
+    runs = [trial for trial in trials if is_confirming(trial)]
+    return [trial for trial in trials if not is_confirming(trial)] if runs else list(trials), runs
 
 
 def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:

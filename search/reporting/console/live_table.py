@@ -58,11 +58,9 @@ class LiveTable:
         self._began = time.monotonic()
         self._first: tuple[float, float] | None = None  # time and used budget at the first report
 
-    def add_trial(
-        self, number: int, values: Mapping[str, Any], epochs: int | None, is_confirming: bool = False
-    ) -> None:
+    def add_trial(self, number: int, values: Mapping[str, Any], epochs: int | None, confirms: bool = False) -> None:
         self.rows[number] = LiveRow(values, epochs)
-        if is_confirming:
+        if confirms:
             self.confirming.add(number)
 
     def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], is_earlier: bool = False) -> None:

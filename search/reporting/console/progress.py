@@ -19,7 +19,7 @@ from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
-from searchlight.search.study.trial import get_confirmation
+from searchlight.search.study.trial import get_confirming_run
 
 if TYPE_CHECKING:
     from searchlight.search.execution.searcher import StudySearcher
@@ -107,12 +107,12 @@ class Progress(TrialCallback):
         config = flatten(trial.user_attrs["config"])
         chosen = self._space.choose(lambda parameter: config.get(parameter.name))
         values = {name: value for name, value in chosen.items() if name in config}
-        epochs, confirmation = config.get("epochs"), get_confirmation(trial)
+        epochs, run = config.get("epochs"), get_confirming_run(trial)
         limit = epochs if epochs and epochs < UNLIMITED else None
-        self._board.add_trial(trial.number, values, limit, confirmation is not None)
-        if confirmation is not None:
+        self._board.add_trial(trial.number, values, limit, run is not None)
+        if run is not None:
             self._count_confirming()
-            return [f"confirms {describe_config(confirmation.trial)} with seed {confirmation.seed}"]
+            return [f"confirms {describe_config(run.trial)} with seed {run.seed}"]
         parent = trial.user_attrs.get("copied_from")
         return _format_values(values) + ([] if parent is None else [f"from trial {parent}"])
 

@@ -44,7 +44,7 @@ from searchlight.search.schedulers.confirmation import FEWEST_RUNS
 from searchlight.search.schedulers.registry import SCHEDULERS
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_best_epoch, get_best_value, get_outcome
+from searchlight.search.study.trial import ConfirmingRun, get_best_epoch, get_best_value, get_outcome
 from searchlight.search.tracking.runs import AMONG_TRAININGS
 from searchlight.search.tracking.uri import URI, redact
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -97,9 +97,9 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
             _print_confirmed(console, searched, result.confirmation, result.best)
         for several in result.confirmations if result.confirmation is None else ():
             _print_confirmed_configs(console, several)
-        for run in list_failed_runs(searched):
-            about = run.user_attrs["confirms"]
-            print_line(f"confirmation: {describe_config(about['trial'])} {get_outcome(run)} under seed {about['seed']}")
+        for trial in list_failed_runs(searched):
+            run = ConfirmingRun.from_trial(trial)
+            print_line(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
         print_line(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         print_line(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")

@@ -246,12 +246,12 @@ def test_data_seed_changes_with_the_seed(play):
         trial.user_attrs["config"]["data_seed"] = 7
     runs = make_plan(defaults=None).next_runs(trials)
     assert len(runs) > 1
-    assert all(run.config["data_seed"] == run.config["seed"] == run.seed for run in runs)
+    assert all(due.config["data_seed"] == due.config["seed"] == due.run.seed for due in runs)
 
 
 def test_new_seeds_follow_from_the_seed_of_the_search(play):
     search = play(plan=None)
     search.run()
     trials = search.study.get_trials()
-    seeds = [{run.seed for run in make_plan(seed=seed).next_runs(trials)} for seed in (3, 3, 4)]
+    seeds = [{due.run.seed for due in make_plan(seed=seed).next_runs(trials)} for seed in (3, 3, 4)]
     assert seeds[0] == seeds[1] != seeds[2]
