@@ -5,7 +5,7 @@ import itertools
 import operator
 import statistics
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
@@ -23,32 +23,35 @@ class StudyWithObjectives(Protocol):
     extrapolates: bool
 
 
-def sampler_view(storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> BaseStorage:
-    """Return `storage` as samplers should see it, with the `earlier` trials of other searches first.
+class SamplerView:
+    """A storage as samplers should see it: `storage`, with the `earlier` trials of other searches first.
 
     A trial that waits at a rung is shown as pruned there. Samplers learn nothing from the reports of a RUNNING trial,
-    although this one may never report more.
+    although this one may never report more. All methods but `get_all_trials` are those of the storage.
     """
-    shown = TrialCache(lambda trial, is_live: _show_trial(trial, study, is_live))
-    last: tuple[list[FrozenTrial], set[int], list[FrozenTrial]] = [], set(), []  # a suggestion asks several times
 
-    class View(type(storage)):  # type: ignore[misc]
-        def get_all_trials(
-            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-        ) -> list[FrozenTrial]:
-            nonlocal last
-            if states == (TrialState.WAITING,):  # asked for each suggestion, and shown as they are
-                waiting: list[FrozenTrial] = super().get_all_trials(study_id, deepcopy, states)
-                return waiting
-            trials = super().get_all_trials(study_id, deepcopy=False)
-            if not _are_same(trials, last[0]) or study.live != last[1]:
-                last = trials, {*study.live}, [*earlier, *_show_trials(trials, study, shown)]
-            found = [*last[2]] if states is None else [trial for trial in last[2] if trial.state in states]
-            return copy.deepcopy(found) if deepcopy else found
+    def __init__(self, storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> None:
+        self._storage, self._study, self._earlier = storage, study, earlier
+        self._cache = TrialCache(lambda trial, is_live: _show_trial(trial, study, is_live))
+        # The last answer, and the trials that it was computed from: a suggestion asks several times.
+        self._trials: list[FrozenTrial] = []
+        self._live: set[int] = set()
+        self._shown: list[FrozenTrial] = []
 
-    view = View.__new__(View)
-    view.__dict__ = storage.__dict__  # shared, since a copy would miss later changes
-    return view
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        if states == (TrialState.WAITING,):  # asked for each suggestion, and shown as they are
+            return self._storage.get_all_trials(study_id, deepcopy, states)
+        trials, live = self._storage.get_all_trials(study_id, deepcopy=False), self._study.live
+        if not _are_same(trials, self._trials) or live != self._live:
+            self._shown = [*self._earlier, *_show_trials(trials, self._study, self._cache)]
+            self._trials, self._live = trials, {*live}
+        found = [trial for trial in self._shown if states is None or trial.state in states]
+        return copy.deepcopy(found) if deepcopy else found
 
 
 def _are_same(trials: Sequence[FrozenTrial], others: Sequence[FrozenTrial]) -> bool:

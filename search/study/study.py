@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -16,7 +16,7 @@ from searchlight.search.space.search_space import Space
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.record import DRIVERS, SearchRecord, build_record
-from searchlight.search.study.sampler_view import sampler_view
+from searchlight.search.study.sampler_view import SamplerView
 from searchlight.search.study.trial import get_reports, get_segments, is_confirming, objective_values, split_trials
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -62,7 +62,7 @@ class SearchStudy:
         self._sampler = sampler
         self._study = optuna.create_study(
             study_name=name,
-            storage=sampler_view(storage, self, earlier),
+            storage=cast(BaseStorage, SamplerView(storage, self, earlier)),
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
