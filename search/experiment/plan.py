@@ -58,6 +58,11 @@ class SearchPlan(HasObjectives):
     notes: tuple[str, ...] = ()  # lines for the user
 
     @property
+    def options(self) -> dict[str, Any]:
+        """All options by key, as the study and MLflow store them."""
+        return self.config.model_dump(mode="json", by_alias=True)
+
+    @property
     def trials(self) -> int:
         """The number of trials to start: at most one per combination, unless weights tell copies apart."""
         combinations = self.space.list_combinations()

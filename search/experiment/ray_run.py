@@ -26,9 +26,9 @@ from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from searchlight.search.execution.watchdog import Watchdog
 from searchlight.search.experiment.audit_follower import AuditFollower
+from searchlight.search.experiment.creation import OpenStudy
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, identify_audit
-from searchlight.search.experiment.resume import OpenStudy, create_tracker
 from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
 from searchlight.search.formatting import pluralize
 from searchlight.search.reporting.console.progress import Progress
@@ -37,6 +37,7 @@ from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.tracker_factory import create_tracker
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
@@ -77,7 +78,8 @@ def run_on_ray(
     exporter = start(ParquetCallback(config.local_path, progress.warn, config.path, study.get_trials()))
     capacity = start(resources.CapacityMonitor(config, config.trials, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
-    tracker = start(create_tracker(planned, opened, progress.warn, resources.get_node_resources()))
+    nodes = resources.get_node_resources()
+    tracker = start(create_tracker(config, planned.options, planned.source.modules, study, progress.warn, nodes))
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(planned, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)

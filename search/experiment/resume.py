@@ -1,23 +1,18 @@
-"""Opens the study of a search: creates a new one, or resumes one where its driver left it and says what has changed."""
+"""Opens the study of a search to resume it where its driver left it, and says what has changed."""
 
-import os
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
-from searchlight.search.analysis.timeline import running_time
-from searchlight.search.config.loading import build_resume_config, to_yaml
-from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.config.loading import build_resume_config
+from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
+from searchlight.search.experiment.creation import OpenStudy, storage_errors, write_search_yaml
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
 from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
@@ -27,115 +22,10 @@ from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store
 from searchlight.search.study.metadata import load_metadata
-from searchlight.search.study.study import SearchStudy, create_study
+from searchlight.search.study.study import SearchStudy
 from searchlight.search.task_source import load_task_source
-from searchlight.search.tracking import provenance
-from searchlight.search.tracking.events import write_spool
-from searchlight.search.tracking.runs import Runs
-from searchlight.search.tracking.tracker import MLflowCallback
-from searchlight.search.tracking.uri import URI, check_tracking, redact, resolve_tracking_uri, tracking_environment
-from searchlight.trainables.filesystem.atomic_file import write_atomic
-from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
-
-
-@dataclass(frozen=True)
-class OpenStudy:
-    """The study of a search, held against other drivers until its `store` is closed."""
-
-    study: SearchStudy
-    store: StudyStore
-    notes: tuple[str, ...] = ()  # a line each about a resumed search for the user
-
-
-def create_tracker(
-    planned: SearchPlan,
-    opened: OpenStudy,
-    say: Callable[[str], None],
-    nodes: Sequence[Mapping[str, float]] | None = None,
-) -> MLflowCallback:
-    """Create the callback that logs a search to MLflow. First, it logs data of the study that MLflow has missed.
-
-    `nodes` are the resources of each node of Ray, or None if no trial will run any more.
-    """
-    config, about = planned.config, opened.study.metadata
-    write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
-    place = resolve_tracking_uri(config, tracking_environment(about))
-    options = config.model_dump(mode="json", by_alias=True)
-    start_time = running_time(opened.study.get_record()).start
-    runs = Runs(config, *place, about, planned.objectives, start_time, options)
-    prepare = None
-    if nodes is not None:
-        prepare = partial(provenance.write, config.local_path, config.task, planned.source.modules, nodes)
-    return MLflowCallback(runs, opened.study.get_trials(), say, prepare)
-
-
-@contextmanager
-def storage_errors() -> Iterator[None]:
-    """Turn the error of a full or read-only disk, or of an unreachable bucket, into a UsageError."""
-    try:
-        yield
-    except (OSError, StoreError) as error:
-        if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
-            raise  # of a database
-        raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
-
-
-def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: None) -> OpenStudy:
-    """Create a new search in its folder, with all that a resume needs before its first trial.
-
-    `publish` copies the files of the folder to where the search lies.
-
-    Raises:
-        UsageError: The name was taken meanwhile, or the folder cannot be written. No search.yaml is left.
-    """
-    config = planned.config
-    try:
-        with storage_errors():
-            _write_search_yaml(planned, config.task)
-            warm_start.save(config.local_path, planned.warm.trials)
-            earlier = warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective)
-            sampler = sampler_factory(config.sampler, config.seed)
-            study, store = create_study(
-                config.path, sampler, planned.objectives, earlier=earlier, url=config.study, new=True
-            )
-            try:
-                publish()
-                _save_metadata(study, planned)
-                study.commit()
-            except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
-                _discard(config.path, store)
-                raise
-    except BaseException:  # also Ctrl-C: a search that never began must not look like one
-        (config.local_path / "search.yaml").unlink(missing_ok=True)
-        raise
-    return OpenStudy(study, store)
-
-
-def _discard(place: StoragePath, store: StudyStore) -> None:
-    try:
-        with suppress(StoreError):
-            store.close()
-    finally:
-        with suppress(OSError):
-            remove_tree(place)
-
-
-def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
-    config, space = planned.config, planned.space
-    study.save_metadata(
-        {
-            "id": uuid.uuid4().hex,
-            "config": config.model_dump(mode="json", by_alias=True),
-            "first": planned.first,
-            "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
-            "fixed": space.fixed_values(),
-            "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
-            "files": provenance.compute_digests(planned.source.modules),
-            "tracking_uri": redact(os.environ.get(URI, "")),
-        }
-    )
-    for point in planned.first:
-        study.enqueue(point)
+from searchlight.search.tracking.uri import URI, check_tracking, redact, tracking_environment
+from searchlight.trainables.filesystem.paths import StoragePath
 
 
 def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
@@ -183,7 +73,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
     # The task may be in a working copy, which is removed at the end.
-    _write_search_yaml(planned, config.task if config.local_path == place else about["config"]["task"])
+    write_search_yaml(planned, config.task if config.local_path == place else about["config"]["task"])
     study.commit()
     searched = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
@@ -233,9 +123,3 @@ def _describe_parameters(space: Space) -> dict[str, str]:
     """Return the range or the value of each parameter as text."""
     ranges = {parameter.name: f"searched in {parameter}" for parameter in space.parameters}
     return {**ranges, **{name: str(value) for name, value in space.fixed_values().items()}}
-
-
-def _write_search_yaml(planned: SearchPlan, task: str) -> None:
-    """Write all of search.yaml or nothing: it says where the study is."""
-    config = planned.config.model_copy(update={"task": task})
-    write_atomic(config.local_path / "search.yaml", to_yaml(config))

@@ -17,9 +17,10 @@ from searchlight.search.execution.cluster.local_machine import uses_existing_clu
 from searchlight.search.execution.cluster.node_check import job_stop_warning
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment.code_copy import CODE, copy_code
+from searchlight.search.experiment.creation import OpenStudy, create_search, storage_errors
 from searchlight.search.experiment.finish import finish
 from searchlight.search.experiment.plan import SearchPlan, plan, prepare_task_files
-from searchlight.search.experiment.resume import OpenStudy, create_search, create_tracker, open_search, storage_errors
+from searchlight.search.experiment.resume import open_search
 from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_signals
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
@@ -30,6 +31,7 @@ from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.parquet_callback import ParquetCallback
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.tracker_factory import create_tracker
 from searchlight.search.tracking.uri import prepare_process
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
@@ -137,7 +139,8 @@ class _Driver:
                 copy_code(self.planned.source, config.local_path)
                 with storage_errors():
                     self.uploader.copy()
-            return opened.study.get_record(), create_tracker(self.planned, opened, warn)
+            options, modules = self.planned.options, self.planned.source.modules
+            return opened.study.get_record(), create_tracker(config, options, modules, opened.study, warn)
 
     def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:
         planned, config = self.planned, self.config

@@ -13,6 +13,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.experiment import plan
+from searchlight.search.experiment.creation import create_search
 from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
@@ -21,7 +22,7 @@ from searchlight.search.experiment.preflight import (
     load_estimate,
     run_preflight,
 )
-from searchlight.search.experiment.resume import create_search, open_search
+from searchlight.search.experiment.resume import open_search
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.space.search_space import resolve_space
