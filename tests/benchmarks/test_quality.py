@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from benchmarks.search.peers import PEERS, find_missing_package
 from benchmarks.search.problems import hartmann
-from benchmarks.search.problems.problems import Curve, Problem, all_problems
+from benchmarks.search.problems.problems import Curve, Problem
+from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import SWITCH_S, Incumbent, Job, simulate
 from benchmarks.search.strategies import SIDES
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
-PROBLEMS = {problem.name: problem for problem in all_problems()}
+PROBLEMS = {problem.name: problem for problem in list_problems()}
 BEST = {
     "hartmann3-good": {"x0": 0.114614, "x1": 0.555649, "x2": 0.852547},
     "hartmann6-good": {f"x{i}": x for i, x in enumerate(hartmann.OPTIMUM6)},

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.search import runs, search_quality
-from benchmarks.search.problems.problems import all_problems
+from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
 
 KEYS = list_keys(["cliff", "digits"], ["ray", "searchlight"], seeds=2)
@@ -49,7 +49,7 @@ def test_file_of_other_epochs_is_refused(tmp_path):
 def describe(regrets):
     """Return the figures of two seeds with these final regrets by side and problem, and a function to find a row."""
     keys = [Key(problem, side, seed) for side in regrets for problem in regrets[side] for seed in range(2)]
-    problems = [problem for problem in all_problems() if problem.name in regrets["ray"]]
+    problems = [problem for problem in list_problems() if problem.name in regrets["ray"]]
     rows = search_quality.group_rows([build_row(key, regret=regrets[key.side][key.problem]) for key in keys])
     figures = search_quality.describe(problems, rows, [*regrets], resamples=10)
 

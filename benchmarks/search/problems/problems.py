@@ -4,7 +4,6 @@ A problem is deterministic except for the noise of an evaluation. The regret is 
 side delivers, without noise, from the best possible quality.
 """
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,9 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import optuna
 
-from benchmarks.recording import RESULTS
 from benchmarks.search.problems import curves, hartmann
-from benchmarks.search.problems.recorded_configs import DigitsConfig
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.trainables.task import TaskConfig
 
@@ -119,53 +116,12 @@ def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
     return Problem(f"hartmann{dimensions}-{kind}", held_out, space, epochs, best, 0.0, curve, "config")
 
 
-def tabulated(held_out: bool) -> Problem:
-    """Return the problem of trainings on the digits in fp32, bf16 and fp16.
-
-    A config has the curve of the nearest recorded one. All epochs are longer by the same factor, as if the model were
-    larger.
-    """
-    with open(RESULTS / "digits_runs.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    space = _space(DigitsConfig, epochs := 27)
-    numbers = [p for p in space.parameters if p.name != "precision"]
-
-    def place(values: Values) -> list[float]:
-        """Scale the numbers of a config to the unit cube."""
-        found = []
-        for p in numbers:
-            scale = math.log if p.distribution.log else float  # type: ignore[attr-defined]
-            low, high = scale(p.distribution.low), scale(p.distribution.high)  # type: ignore[attr-defined]
-            found.append((scale(float(values[p.name])) - low) / (high - low))
-        return found
-
-    longer = EPOCH_S / float(np.median([float(row["seconds"]) for row in rows]))
-    recorded = []
-    for row in rows:
-        values = [float(row[str(epoch)]) for epoch in range(1, epochs + 1)]
-        final = math.inf if math.isnan(values[-1]) else values[-1]
-        recorded.append(Curve(values, values, longer * float(row["seconds"]), final))
-    by_precision = {
-        precision: [i for i, row in enumerate(rows) if row["precision"] == precision]
-        for precision in ("fp32", "bf16", "fp16")
-    }
-    places = np.array([place(row) for row in rows])
-
-    def curve(values: Values, draw: np.random.Generator) -> Curve:
-        among = by_precision[values["precision"]]
-        distance = ((places[among] - place(values)) ** 2).sum(1)
-        return recorded[among[int(distance.argmin())]]
-
-    best = min(value for curve in recorded for value in curve.clean if not math.isnan(value))
-    return Problem("digits", held_out, space, epochs, best, 2.5, curve)
-
-
 def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
     return resolve_space(config, {"epochs": epochs, **fixed}, {})
 
 
-def all_problems() -> list[Problem]:
-    """Return the problems without recordings, and `digits`. All results are known, so none is held out."""
+def build_problems() -> list[Problem]:
+    """Return the problems in closed form. All results are known, so none is held out."""
     return [
         mf_hartmann(3, "good", held_out=False),
         mf_hartmann(6, "bad", held_out=False),
@@ -176,5 +132,4 @@ def all_problems() -> list[Problem]:
         mf_hartmann(3, "terrible", held_out=False),
         closed_form(curves.Finetune, held_out=False),
         closed_form(curves.Annealed, held_out=False),
-        tabulated(held_out=False),
     ]

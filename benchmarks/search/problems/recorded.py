@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from benchmarks.recording import RESULTS
-from benchmarks.search.problems.problems import EPOCH_S, Curve, Problem, Values, all_problems
-from benchmarks.search.problems.recorded_configs import SmallConfig, SmallLmConfig
+from benchmarks.search.problems.problems import EPOCH_S, Curve, Problem, Values, build_problems
+from benchmarks.search.problems.recorded_configs import DigitsConfig, SmallConfig, SmallLmConfig
 from benchmarks.search.table import load_table
 from searchlight.search.space.search_space import Parameter, Space, resolve_space
 from searchlight.trainables.liquid.config import LiquidConfig
@@ -83,15 +83,10 @@ def _describe_small(
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "ranges": {"lr": "1e-3..3:log"}}
 RECORDINGS = {
-    "liquid": Recording(
-        LiquidConfig,
-        "val/score",
-        "max",
-        "val/score",
-        0.9,
-        held_out=False,
-        fixed=STATIONARY,
+    "digits": Recording(
+        DigitsConfig, "val/loss", "min", "val/loss", 2.5, held_out=False, precisions=("fp32", "bf16", "fp16")
     ),
+    "liquid": Recording(LiquidConfig, "val/score", "max", "val/score", 0.9, held_out=False, fixed=STATIONARY),
     "lm": Recording(
         SmallLmConfig,
         "val/bpb",
@@ -158,7 +153,7 @@ def replayed(name: str, file: Path | None = None) -> Problem:
 
 def list_problems() -> list[Problem]:
     """Return all problems that can be searched."""
-    return [*all_problems(), *(replayed(name) for name in RECORDINGS)]
+    return [*build_problems(), *(replayed(name) for name in RECORDINGS)]
 
 
 def _build_curve(recording: Recording, row: Mapping[str, Any], longer: float) -> Curve:
