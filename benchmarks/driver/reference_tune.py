@@ -14,7 +14,6 @@ from typing import Any
 
 import optuna
 import ray
-import torch
 from ray import train, tune
 from ray.train.torch import TorchTrainer
 from ray.tune.integration.ray_train import TuneReportCallback
@@ -23,33 +22,19 @@ from ray.tune.search.optuna import OptunaSearch
 HERE = Path(__file__).resolve().parent
 
 
-def loop(config: dict[str, Any]) -> None:
-    from tiny_task import EPOCHS, data, note
+def train_loop(config: dict[str, Any]) -> None:
+    from tiny_task import train_plainly
 
-    distributed = config["workers"] > 0
-    rank = train.get_context().get_world_rank() if distributed else 0
-    x, y = data()
-    model = torch.nn.Linear(4, 1)
-    if distributed:
-        model = ray.train.torch.prepare_model(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
-    for epoch in range(EPOCHS):
-        mine = torch.randperm(len(x))[rank :: max(1, config["workers"])]
-        for step, part in enumerate(mine.split(16)):
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x[part]), y[part]).backward()
-            optimizer.step()
-            if epoch == step == 0:
-                note("first-update", rank)
-        with torch.no_grad():
-            loss = torch.nn.functional.mse_loss(model(x), y).item()
-        note("end" if epoch + 1 == EPOCHS else "report", rank)
-        (train.report if distributed else tune.report)({"loss": loss})
+    if workers := config["workers"]:
+        rank, prepare = train.get_context().get_world_rank(), ray.train.torch.prepare_model
+        train_plainly(config["lr"], lambda loss: train.report({"loss": loss}), rank, workers, prepare)
+    else:
+        train_plainly(config["lr"], lambda loss: tune.report({"loss": loss}))
 
 
-def with_trainer(config: dict[str, Any]) -> None:
+def train_with_trainer(config: dict[str, Any]) -> None:
     TorchTrainer(
-        loop,
+        train_loop,
         train_loop_config=config,
         scaling_config=train.ScalingConfig(num_workers=config["workers"], resources_per_worker={"CPU": 0.5}),
         run_config=train.RunConfig(
@@ -71,7 +56,9 @@ def main(how: str, trials: int, workers: int, at_a_time: int, folder: str) -> No
     )
     space = {"lr": tune.loguniform(1e-4, 1e-1), "workers": workers if how == "recipe" else 0, "folder": folder}
     results = tune.Tuner(
-        tune.with_resources(with_trainer if how == "recipe" else loop, {"CPU": 0.5 if how == "recipe" else 1}),
+        tune.with_resources(
+            train_with_trainer if how == "recipe" else train_loop, {"CPU": 0.5 if how == "recipe" else 1}
+        ),
         param_space=space,
         tune_config=tune.TuneConfig(
             metric="loss",

@@ -1,11 +1,12 @@
 """The trial that all sides of a benchmark run: a few epochs of four updates of a linear model."""
 
+import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from searchlight.trainables.task import Task, TaskConfig, searchable
 from searchlight.trainables.update import UpdateReport
@@ -20,9 +21,35 @@ def note(event: str, rank: int = 0) -> None:
             log.write(f"{event} {time.time()}\n")
 
 
-def data() -> tuple[Tensor, Tensor]:
+def build_data() -> tuple[Tensor, Tensor]:
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     return x, x.sum(1, keepdim=True)
+
+
+def train_plainly(
+    lr: float,
+    report: Callable[[float], object],
+    rank: int = 0,
+    ranks: int = 1,
+    prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> float:
+    """Train as a user of plain PyTorch does. Call `report` with the loss of each epoch, and return the last one."""
+    x, y = build_data()
+    model = prepare(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    loss = math.nan
+    for epoch in range(EPOCHS):
+        for step, part in enumerate(torch.randperm(len(x))[rank::ranks].split(16)):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x[part]), y[part]).backward()
+            optimizer.step()
+            if epoch == step == 0:
+                note("first-update", rank)
+        with torch.no_grad():
+            loss = nn.functional.mse_loss(model(x), y).item()
+        note("end" if epoch + 1 == EPOCHS else "report", rank)
+        report(loss)
+    return loss
 
 
 class TinyConfig(TaskConfig):
@@ -34,9 +61,9 @@ class Tiny(Task[TinyConfig]):
     objective, mode = "val/loss", "min"
 
     def build(self) -> None:
-        self.x, self.y = data()
+        self.x, self.y = build_data()
         self.updates_done = self.evaluated = 0
-        self.modules = {"model": torch.nn.Linear(4, 1)}
+        self.modules = {"model": nn.Linear(4, 1)}
         self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=self.config.lr)}
 
     def train_batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -44,7 +71,7 @@ class Tiny(Task[TinyConfig]):
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, float]:
         x, y = batch
-        return torch.nn.functional.mse_loss(self.modules["model"](x), y), len(x)
+        return nn.functional.mse_loss(self.modules["model"](x), y), len(x)
 
     def after_update(self, report: UpdateReport) -> None:
         self.updates_done += 1
@@ -52,7 +79,7 @@ class Tiny(Task[TinyConfig]):
             note("first-update", self.context.rank)
 
     def evaluate(self) -> dict[str, float]:
-        loss = torch.nn.functional.mse_loss(self.modules["model"](self.x), self.y).item()
+        loss = nn.functional.mse_loss(self.modules["model"](self.x), self.y).item()
         self.evaluated += 1
         note("end" if self.evaluated == self.config.epochs else "report", self.context.rank)
         return {"val/loss": loss}

@@ -1,6 +1,5 @@
 """The table of simulated searches: a row per problem, side and seed, in a Parquet file."""
 
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from benchmarks.recording import describe_commit
 from benchmarks.search.peers import PEERS
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
@@ -32,6 +32,9 @@ SCHEMA = pa.schema(
         ("epoch_s", pa.float32()),
     ]
 )
+
+
+_describe_commit = cache(describe_commit)
 
 
 class Key(NamedTuple):
@@ -86,7 +89,7 @@ def run_search(key: Key, epoch_s: float | None = None) -> Row:
     nothing = problem.worst - problem.best
     regrets = [run.regret_at(budget * (point + 1) / POINTS, nothing) for point in range(POINTS)]
     numbers = {name: getattr(run, name) for name in Row.__dataclass_fields__ if hasattr(run, name)}
-    return Row(**{**key._asdict(), **numbers, "regrets": regrets, "revision": _get_revision(), "epoch_s": epoch_s})
+    return Row(**{**key._asdict(), **numbers, "regrets": regrets, "revision": _describe_commit(), "epoch_s": epoch_s})
 
 
 def load_rows(file: Path) -> list[Row]:
@@ -122,12 +125,3 @@ def _run_as_dict(search: Callable[..., Row], epoch_s: float | None, key: Key) ->
 @cache
 def _get_problems() -> dict[str, Problem]:
     return {problem.name: problem for problem in list_problems()}
-
-
-@cache
-def _get_revision() -> str:
-    folder = Path(__file__).parents[2]
-    command = ["git", "rev-parse", "--short=9", "HEAD"]
-    commit = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
-    is_changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "*.py"], cwd=folder, check=False).returncode
-    return commit + "+" * bool(is_changed)
