@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +85,7 @@ def find_evaluation_problems(
     for seed in range(NOISE_SEEDS):
         if (seed == 2 and values[0] == values[1]) or (seed and is_over()):
             break
-        with prober.isolated(seed), seen.watch() if seed == 0 else _nothing():
+        with prober.isolated(seed), seen.watch() if seed == 0 else nullcontext():
             metrics = trial.evaluate()
         if metrics is None:
             return [], float("nan"), 0.0  # the error has a finding of its own
@@ -127,8 +127,3 @@ class EvaluationInputs:
         finally:
             for handle in handles:
                 handle.remove()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
