@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.registry import PACKAGE
 
 PROGRAM = "searchlight"
 DISTRIBUTION = "searchlight-hpo"  # on the package index, where searchlight is another product
@@ -36,8 +37,7 @@ def format_duration(seconds: float) -> str:
 def format_command(name: str) -> str:
     """Return the command that runs, resumes or reports a search, in the way this process was started.
 
-    An installation has the command searchlight, also for a notebook. Otherwise it is a script of this folder, as a
-    relative path.
+    An installation has the command searchlight, also for a notebook. A clone has a script, as a relative path.
     """
     program = Path(sys.argv[0])
     if program.name not in {PROGRAM, *(script.split()[0] for script in SCRIPTS.values())}:
@@ -47,7 +47,7 @@ def format_command(name: str) -> str:
     python = Path(sys.executable)
     interpreter = "python" if _is_on_path(python.with_name("python")) else _shorten_path(python)
     script, *option = SCRIPTS[name].split()
-    return " ".join([interpreter, _shorten_path(Path(__file__).resolve().with_name(script)), *option])
+    return " ".join([interpreter, _shorten_path(PACKAGE.parent / "search" / script), *option])
 
 
 def _is_on_path(program: Path) -> bool:
