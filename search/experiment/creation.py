@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from optuna.distributions import distribution_to_json
 
+from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import to_yaml
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.experiment import warm_start
@@ -18,7 +19,7 @@ from searchlight.search.study.study import SearchStudy, create_study
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.uri import URI, redact
 from searchlight.trainables.filesystem.atomic_file import write_atomic
-from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
+from searchlight.trainables.filesystem.paths import remove_tree
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: Non
                 _save_metadata(study, planned)
                 study.commit()
             except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
-                _discard(config.path, store)
+                _discard(config, store)
                 raise
     except BaseException:  # also Ctrl-C: a search that never began must not look like one
         (config.local_path / "search.yaml").unlink(missing_ok=True)
@@ -72,13 +73,14 @@ def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: Non
     return OpenStudy(study, store)
 
 
-def _discard(place: StoragePath, store: StudyStore) -> None:
+def _discard(config: SearchConfig, store: StudyStore) -> None:
     try:
         with suppress(StoreError):
             store.close()
     finally:
-        with suppress(OSError):
-            remove_tree(place)
+        if config.path != config.local_path:  # the local folder is removed by the one that has created it
+            with suppress(OSError):
+                remove_tree(config.path)
 
 
 def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
