@@ -20,7 +20,8 @@ from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, intermediate_values
 from searchlight.search.tracking.errors import error_message
-from searchlight.search.tracking.runs import CONFIRM, NOT_IN_A_KEY, iterate_runs
+from searchlight.search.tracking.run_content import CONFIRM, NOT_IN_A_KEY
+from searchlight.search.tracking.runs import iterate_runs
 from searchlight.search.tracking.uri import redact
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path

@@ -1,64 +1,50 @@
 """The runs of one search in MLflow: a parent, and a nested child per trial. Repeated calls create no duplicates."""
 
-import json
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
-from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.confirmation import describe_config
-from searchlight.search.execution.options import BudgetOptions
-from searchlight.search.option import list_options
-from searchlight.search.samplers.options import SamplerOptions
-from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.objectives import Objective
-from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import Told
 from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.description import format_commands
 from searchlight.search.tracking.errors import error_message, get_http_status
 from searchlight.search.tracking.events import Event
+from searchlight.search.tracking.mlflow_database import create_database
 from searchlight.search.tracking.options import TrackingOptions
-from searchlight.search.tracking.uri import get_sqlite_path
-from searchlight.trainables.filesystem.atomic_file import remove_leftovers
+from searchlight.search.tracking.run_content import (
+    CONFIRM,
+    FIRST,
+    LONGEST_PARAM,
+    LONGEST_TAG,
+    METRICS,
+    NOT_IN_A_KEY,
+    PARAMS,
+    add_link,
+    build_search_params,
+    build_version_tags,
+    to_dataset_inputs,
+)
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, lock_file
 from searchlight.trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
-    from mlflow.entities import DatasetInput, Run
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 # The UI shows KILLED in red like FAILED, but a pruned trial has a result.
 ENDS = {"FINISHED": ["completed", "pruned"], "KILLED": ["interrupted"], "FAILED": ["diverged", "failed"]}
 STATUS = {outcome: status for status, outcomes in ENDS.items() for outcome in outcomes}
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
-METRICS, PARAMS = 800, 100  # per call, below MLflow's limits; the next limits are in characters
-LONGEST_PARAM = 6000
-LONGEST_TAG = 5000
-LONGEST_DIGEST = 36
-CONTEXT = "mlflow.data.context"  # the tag of a data set's use in MLflow's UI
-NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # characters that MLflow refuses in metric names
 NOTE = "mlflow.note.content"
-AMONG_TRAININGS = {"workflowType": "machine_learning"}  # without it, the UI shows a run as an evaluation of an LLM
-FIRST = "Objective"  # the UI sorts sections of charts by name, capitals first, and those without a section come last
-PARENT_GROUPS = ("Budget", "Scheduler", "Sampler")  # groups of options that are parameters of the parent run
-PARENT_OPTIONS = [
-    option
-    for options in (BudgetOptions, SchedulerOptions, SamplerOptions)
-    for option in list_options(options)
-    if option.group in PARENT_GROUPS or option.schedulers
-]
 RESUMED = "resumed_with"
-CONFIRM = "confirm"  # the tag purpose of a run that confirms a config under a new seed
 REFUSALS = {400, 404}  # HTTP statuses that a retry does not change
 
 
@@ -95,14 +81,14 @@ class Runs:
             create_database(self.tracking_uri)
             self._client = MlflowClient(tracking_uri=self.tracking_uri)
             self.experiment_id = self._get_or_create_experiment()
-        versions = _build_version_tags(provenance.read(config.local_path))
+        versions = build_version_tags(provenance.read(config.local_path))
         own = {"mlflow.user": user} if (user := resolve_tags().get("mlflow.user")) else {}
         self._tags = {**own, **versions, "search": config.name, "search_id": self.about["id"]}
         runs = self.find_runs()
         if not self.run_id:
             task = self.about["config"]["task"]
             source = {"mlflow.source.name": task, "mlflow.source.type": "LOCAL", "task": task}
-            note = {NOTE: self._add_link(f"The search has not ended.\n\n{format_commands(config.path)}")}
+            note = {NOTE: self._link_trials(f"The search has not ended.\n\n{format_commands(config.path)}")}
             start = int(1000 * (time.time() if self.start_time is None else self.start_time))
             tags = {**self._tags, **source, **note}
             self.parent = self._client.create_run(self.experiment_id, start, tags, config.name)
@@ -173,7 +159,7 @@ class Runs:
         """End the parent run with an `event` of `make_search_end`."""
         for name, value in event["metrics"].items():
             self._client.log_metric(self.run_id, NOT_IN_A_KEY.sub("_", name), value, event["time"])
-        self._client.set_tag(self.run_id, NOTE, self._add_link(event["note"]))
+        self._client.set_tag(self.run_id, NOTE, self._link_trials(event["note"]))
         if confirmed := event.get("confirmed"):  # events of older versions have none
             self._client.set_tag(self.run_id, "confirmed", confirmed[:LONGEST_TAG])
         if event["stopped"]:
@@ -202,20 +188,8 @@ class Runs:
         elif RESUMED in self.parent.data.tags:
             self._client.delete_tag(self.run_id, RESUMED)
 
-    def _add_link(self, note: str) -> str:
-        """Return `note` with a link to the trials at the start, where the UI does not fold it.
-
-        The linked view sorts by a metric and therefore omits the parent, whose other parameters would be compared.
-        """
-        best = self.objectives[0]
-        query = {
-            **AMONG_TRAININGS,
-            "searchFilter": f"tags.search_id = '{self.about['id']}' and tags.trial_id LIKE '%'",
-            "orderByKey": f"metrics.`{NOT_IN_A_KEY.sub('_', f'best/{best.metric}')}`",
-            "orderByAsc": str(best.mode == "min").lower(),
-        }
-        link = f"#/experiments/{self.experiment_id}/runs?{urlencode(query, quote_via=quote)}"
-        return f"[Compare the trials]({link}). {note}"
+    def _link_trials(self, note: str) -> str:
+        return add_link(note, self.experiment_id, self.about["id"], self.objectives[0])
 
     def _get_or_create_experiment(self) -> str:
         from mlflow.exceptions import MlflowException
@@ -313,71 +287,3 @@ def iterate_runs(
         page = client.search_runs([experiment_id], query, order_by=order_by, page_token=token)
         yield from page
         token = page.token or ""
-
-
-def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the space, budget, scheduler and sampler of a search as texts. Omit options without a value."""
-    known = [
-        option.key for option in PARENT_OPTIONS if not option.schedulers or config["scheduler"] in option.schedulers
-    ]
-    params = {"epochs": about["fixed"].get("epochs"), **{key: config.get(key) for key in known}}
-    # Prefixed, since the UI would otherwise mix these texts with the trials' values.
-    space = {f"space/{name}": json_to_distribution(text) for name, text in about["searched"].items()}
-    params |= {name: Parameter(name, distribution, {}) for name, distribution in space.items()}
-    return {name: str(value)[:LONGEST_PARAM] for name, value in params.items() if value not in (None, "", [])}
-
-
-def _build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of the code version. MLflow's own tag, which the UI shows, must be a whole commit."""
-    if not environment:
-        return {}
-    commit = environment["code"].removesuffix("-dirty")
-    own = {"mlflow.source.git.commit": commit} if re.fullmatch("[0-9a-f]{40,64}", commit) else {}
-    return {"code_version": environment["code"], "searchlight_version": environment["searchlight"], **own}
-
-
-def to_dataset_inputs(datasets: Sequence[Told]) -> "dict[tuple[str, str], DatasetInput]":
-    """Return MLflow's inputs of data sets, by name and digest: a run has one input for all uses."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-
-    uses: dict[tuple[str, str], list[str]] = {}
-    for data in datasets:
-        uses.setdefault((data["name"], data["digest"][:LONGEST_DIGEST]), []).append(data["use"])
-    sources = {(data["name"], data["digest"][:LONGEST_DIGEST]): data["source"] for data in datasets}
-    return {
-        key: DatasetInput(Dataset(*key, *_parse_source(sources[key])), [InputTag(CONTEXT, ", ".join(used))])
-        for key, used in uses.items()
-    }
-
-
-def _parse_source(text: str) -> tuple[str, str]:
-    """Return the type of a source, and the source as JSON."""
-    if not text:
-        return "code", json.dumps({"tags": {}})
-    if text.startswith(("http://", "https://")):
-        return "http", json.dumps({"url": text})
-    return "local", json.dumps({"uri": text})
-
-
-def create_database(uri: str) -> None:
-    """Create the SQLite database of `uri` in one step, if it is missing.
-
-    MLflow creates tables one by one. A driver that is killed meanwhile would leave a database that nobody can open.
-    """
-    from mlflow.tracking import MlflowClient
-
-    path = get_sqlite_path(uri)
-    if path is None:
-        return
-    remove_leftovers(path)
-    if path.exists():
-        return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)  # of a killed process that had this number
-    try:
-        MlflowClient(tracking_uri=f"sqlite:///{temporary}")
-        # Another search may have been first. On a file system without links, MlflowClient creates the database itself.
-        with suppress(OSError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

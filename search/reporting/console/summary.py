@@ -45,7 +45,7 @@ from searchlight.search.schedulers.registry import SCHEDULERS
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import ConfirmingRun, get_best_epoch, get_best_value, get_outcome
-from searchlight.search.tracking.runs import AMONG_TRAININGS
+from searchlight.search.tracking.run_content import AMONG_TRAININGS
 from searchlight.search.tracking.uri import URI, redact
 from searchlight.trainables.filesystem.paths import StoragePath
 

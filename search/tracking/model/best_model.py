@@ -20,7 +20,7 @@ from searchlight.search.task_source import choose_module_name, load_task_source
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model import ModelRequest
 from searchlight.search.tracking.options import TrackingOptions
-from searchlight.search.tracking.runs import LONGEST_PARAM
+from searchlight.search.tracking.run_content import LONGEST_PARAM
 from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
 from searchlight.trainables.registry import find_tasks, link_modules

@@ -1,7 +1,7 @@
 from searchlight.search.config import load_config
 from searchlight.search.study.study import create_study
 from searchlight.search.tracking.events import build_trial_events
-from searchlight.search.tracking.runs import to_dataset_inputs
+from searchlight.search.tracking.run_content import to_dataset_inputs
 from tests.search.objectives import VAL_SCORE
 from tests.search.stored_studies import SPACE, always_random
 from tests.search.tracking.trackers import finish, runs_of, track

@@ -7,7 +7,7 @@ from mlflow.tracking import MlflowClient
 
 from searchlight.search.config import load_config
 from searchlight.search.experiment import plan
-from searchlight.search.tracking.runs import create_database
+from searchlight.search.tracking.mlflow_database import create_database
 from searchlight.search.tracking.uri import (
     check_tracking,
     move_credentials_to_environment,
@@ -118,7 +118,7 @@ def test_login_in_the_uri_moves_to_its_own_variables():
 
 def test_process_killed_as_it_creates_a_database_leaves_none(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    code = f"from searchlight.search.tracking.runs import create_database; create_database({uri!r})"
+    code = f"from searchlight.search.tracking.mlflow_database import create_database; create_database({uri!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     wait_until(lambda: list(tmp_path.glob("*.tmp")), process)
     process.kill()
