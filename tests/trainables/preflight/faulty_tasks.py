@@ -96,7 +96,12 @@ class Prompted(nn.Module):
         return self.body(torch.tanh(hidden))
 
 
-add_fault("module-under-no-grad", "FrozenPrompt", make_model=lambda task: Prompted("no_grad"))
+@fault("module-under-no-grad")
+class FrozenPrompt(Small):
+    def make_model(self):
+        return Prompted("no_grad")
+
+
 add_fault("module-behind-detach", "DetachedPrompt", make_model=lambda task: Prompted("detach"))
 
 
@@ -155,11 +160,12 @@ class BrokenBuild(Small):
         raise FileNotFoundError("no data")
 
 
-add_fault(
-    "training-fails",
-    "BrokenLoss",
-    loss=lambda task, batch: (F.mse_loss(task.modules["model"](batch[0]), batch[1][:, :0].expand(7, 3)), 1),
-)
+@fault("training-fails")
+class BrokenLoss(Small):
+    def loss(self, batch):
+        return F.mse_loss(self.modules["model"](batch[0]), batch[1][:, :0].expand(7, 3)), 1
+
+
 add_fault("no-batches", "NoBatches", train_batches=lambda task, epoch: iter(()))
 add_fault("no-batches", "WeightOfZero", loss=lambda task, batch: (Small.loss(task, batch)[0], 0))
 
