@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 
 from benchmarks.models.task_runs import in_processes
 from benchmarks.recording import Row, Table, add_settings, create_parser, parse_settings, print_result
-from searchlight.models.arc.evaluation import Adaptation, look_up, prepare, two_guesses
-from searchlight.models.arc.puzzles import EASY, Grid, to_grid
+from searchlight.models.arc.evaluation import Adaptation, find_two_guesses, look_up, prepare_evaluation
+from searchlight.models.arc.puzzles import EASY, Grid, read_grid
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.training.trainer import TrialTrainer
@@ -66,7 +66,7 @@ class LastEvaluation(ArcTask):
         return {}
 
     def _record(self, name: str, adaptation: Adaptation | None) -> None:
-        answers = self._answer(self.exam, adaptation)
+        answers = self._answer(self.evaluation_set, adaptation)
         self.answered[name] = Answered(find_hits(self, answers.attempts), answers.tests.double().numpy())
 
 
@@ -108,13 +108,13 @@ def solve(config: Mapping[str, object]) -> tuple[list[str], dict[str, Answered]]
 
 def answer_unlearned(task: ArcTask) -> dict[str, Answered]:
     """Return what is met by answers that need no learning."""
-    tests = prepare(task.puzzles, 1, 0).tests
+    tests = prepare_evaluation(task.puzzles, 1, 0).tests
     found: dict[str, list[tuple[Grid, Grid]]] = {"two best guesses": [], "3x3 table and guess": []}
     for index in range(len(tests)):
-        batch = tests.batch(torch.tensor([index]))
-        ((first, second),) = two_guesses(batch)
-        found["two best guesses"].append((to_grid(first), to_grid(second)))
-        found["3x3 table and guess"].append((to_grid(look_up(batch)[0]), to_grid(first)))
+        batch = tests.build_batch(torch.tensor([index]))
+        ((first, second),) = find_two_guesses(batch)
+        found["two best guesses"].append((read_grid(first), read_grid(second)))
+        found["3x3 table and guess"].append((read_grid(look_up(batch)[0]), read_grid(first)))
     none = np.full(len(tests), np.nan)
     return {name: Answered(find_hits(task, attempts), none) for name, attempts in found.items()}
 

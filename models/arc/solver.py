@@ -13,15 +13,15 @@ from searchlight.models.arc.agent import (
     GridAgent,
     Reading,
     Refiner,
-    cell_loss,
-    colour_loss,
-    consistency,
+    compute_cell_loss,
+    compute_color_loss,
+    compute_consistency,
+    compute_layout_loss,
     free_energy,
-    layout_loss,
 )
-from searchlight.models.arc.policy import Gaussian, PromptPolicy, rewards, total
+from searchlight.models.arc.policy import Gaussian, PromptPolicy, compute_rewards, sum_rewards
 from searchlight.models.arc.policy import prompt_policy as policy
-from searchlight.models.arc.prompt import PromptEncoder, puzzle_features
+from searchlight.models.arc.prompt import PromptEncoder, compute_puzzle_features
 from searchlight.models.arc.puzzles import PAD, Batch
 
 Refine = Callable[[Reading, Tensor, Tensor], Tensor]
@@ -64,24 +64,24 @@ class Solver:
         reading: Reading = self.agent.read(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return reading
 
-    def prompt(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
+    def encode_prompt(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
         """Return the prompts, shape (B, dim), and the features of the puzzles, shape (B, 15)."""
-        features = puzzle_features(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
+        features = compute_puzzle_features(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
         return None if self.encoder is None else self.encoder(batch.text, features), features
 
-    def distribution(self, prompt: Tensor, features: Tensor, reading: Reading) -> Gaussian:
+    def get_distribution(self, prompt: Tensor, features: Tensor, reading: Reading) -> Gaussian:
         """Return the policy's distribution, given the prompts, the features and the trust in each proposal.
 
         Raises:
             ValueError: There is no policy.
         """
         if self.policy is None:
-            raise ValueError("distribution must be asked of a solver with a policy, but it has none.")
+            raise ValueError("get_distribution must be asked of a solver with a policy, but it has none.")
         trust = (reading.trust - reading.trust[:, :1]).detach().float().clamp(min=-FAR) / FAR
         gaussian: Gaussian = self.policy(prompt.detach(), torch.cat([features, trust], dim=1))
         return gaussian
 
-    def candidates(self, batch: Batch, noise: Tensor) -> Tensor:
+    def answer_candidates(self, batch: Batch, noise: Tensor) -> Tensor:
         """Answer under K candidate changes of trust.
 
         Args:
@@ -91,39 +91,41 @@ class Solver:
         Returns:
             Logits of shape (T, B, K, S, S, 12). Without a policy, K is 1.
         """
-        prompt, features = self.prompt(batch)
+        prompt, features = self.encode_prompt(batch)
         reading = self.read(batch)
         if self.policy is None or prompt is None:
             logits: Tensor = self.agent.refiner(reading, prompt)
             return logits[:, :, None]
-        gaussian = self.distribution(prompt, features, reading)
+        gaussian = self.get_distribution(prompt, features, reading)
         changes = self.policy.squash(policy.sample(gaussian, len(noise), noise.expand(len(prompt), -1, -1)))
-        return _refined(self.agent.refiner, reading, prompt, changes)
+        return _refine_all(self.agent.refiner, reading, prompt, changes)
 
-    def agent_loss(self, batch: Batch, floor: float, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute_agent_loss(self, batch: Batch, floor: float, weights: Weights) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of agent and encoder: risk of cells and sizes, ambiguity, consistency, unexplained cells.
 
         The agent answers under one change that the policy draws. No gradient reaches the policy.
 
         Args:
             batch: Episodes with targets.
-            floor: The smallest weight of a cell, see `cell_loss`.
+            floor: The smallest weight of a cell, see `compute_cell_loss`.
             weights: The weights of the terms. The weight of ambiguity is that of the current epoch.
 
         Returns:
             The mean over episodes, and its terms by name.
         """
-        prompt, features = self.prompt(batch)
+        prompt, features = self.encode_prompt(batch)
         reading, change = self.read(batch), None
         if self.policy is not None and prompt is not None:
             with torch.no_grad():
-                gaussian = self.distribution(prompt, features, reading)
+                gaussian = self.get_distribution(prompt, features, reading)
                 change = self.policy.squash(policy.sample(gaussian, 1))[:, 0]
         logits: Tensor = self.agent.refiner(reading, prompt, change)
-        cells = colour_loss(logits, batch.target, floor)
-        sizes = layout_loss(logits, batch.target)
-        uncertain = free_energy.ambiguity(logits[-1:].log_softmax(-1), cell_weights(batch.target)).mean()
-        changing = consistency(logits)
+        cells = compute_color_loss(logits, batch.target, floor)
+        sizes = compute_layout_loss(logits, batch.target)
+        uncertain = free_energy.compute_ambiguity(
+            logits[-1:].log_softmax(-1), compute_cell_weights(batch.target)
+        ).mean()
+        changing = compute_consistency(logits)
         unexplained = -reading.evidence.float().mean()
         loss = (1 - weights.size) * cells + weights.size * sizes + unexplained
         loss = loss + weights.ambiguity * uncertain + weights.consistency * changing
@@ -135,7 +137,7 @@ class Solver:
             "consistency": changing,
         }
 
-    def policy_loss(
+    def compute_policy_loss(
         self, batch: Batch, samples: int, reward_scale: float, normalize: bool, weights: Weights
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of the policy on episodes whose pairs are held-out demonstrations.
@@ -158,45 +160,47 @@ class Solver:
             ValueError: There is no policy.
         """
         if self.policy is None:
-            raise ValueError("policy_loss must be asked of a solver with a policy, but it has none.")
+            raise ValueError("compute_policy_loss must be asked of a solver with a policy, but it has none.")
         with torch.no_grad():
-            prompt, features = self.prompt(batch)
+            prompt, features = self.encode_prompt(batch)
             reading = self.read(batch)
         assert prompt is not None
-        gaussian = self.distribution(prompt, features, reading)
+        gaussian = self.get_distribution(prompt, features, reading)
         # Each puzzle has its own copy of sigma, so that its gradient can be clipped by itself.
         held = Gaussian(*(part.detach().expand_as(gaussian.mean).requires_grad_() for part in gaussian))
         noise = torch.randn(len(prompt), samples, held.mean.shape[1], device=prompt.device)
         actions = held.mean[:, None] + held.log_sigma.exp()[:, None] * noise
         parameters = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
-        frozen = functools.partial(_called, self.agent.refiner, parameters)
-        logits = _refined(frozen, reading, prompt, self.policy.squash(actions))
-        earned, rewarded = _reward(logits, batch)
-        advantages = policy.advantages(earned, reward_scale, normalize)
+        frozen = functools.partial(_call_refiner, self.agent.refiner, parameters)
+        logits = _refine_all(frozen, reading, prompt, self.policy.squash(actions))
+        earned, rewarded = _compute_reward(logits, batch)
+        advantages = policy.compute_advantages(earned, reward_scale, normalize)
         row = Gaussian(held.mean, held.log_sigma[:, None])
         target = batch.target.repeat_interleave(samples, 0)
         # A sum over puzzles, as the other terms are.
-        surrogate = cell_loss(logits.flatten(1, 2), target)[0] * len(prompt)
-        gain = free_energy.information_gain(logits[-1].transpose(0, 1).log_softmax(-1), cell_weights(batch.target))
+        surrogate = compute_cell_loss(logits.flatten(1, 2), target)[0] * len(prompt)
+        gain = free_energy.compute_information_gain(
+            logits[-1].transpose(0, 1).log_softmax(-1), compute_cell_weights(batch.target)
+        )
         terms = {
-            "reinforce": (policy.reinforce(row, actions, advantages, self.policy.scale).sum(), 1.0),
+            "reinforce": (policy.compute_reinforce_loss(row, actions, advantages, self.policy.scale).sum(), 1.0),
             "pathwise": (surrogate, weights.pathwise),
             "information_gain": (gain.sum(), -weights.information),
-            "entropy": (policy.entropy(held).sum(), -weights.entropy),
-            "kl": (policy.kl(held, self.policy.initial_sigma).sum(), weights.kl),
+            "entropy": (policy.compute_entropy(held).sum(), -weights.entropy),
+            "kl": (policy.compute_kl(held, self.policy.initial_sigma).sum(), weights.kl),
         }
-        loss = _clipped(gaussian, held, list(terms.values()))
+        loss = _clip_terms(gaussian, held, list(terms.values()))
         shown = {name: value.detach() / len(prompt) for name, (value, _) in terms.items()}
         return loss / len(prompt), rewarded | shown
 
 
 @torch.no_grad()
-def _reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+def _compute_reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the rewards of answers, shape (B, K), for logits (T, B, K, S, S, 12), and their means by metric name."""
     count = logits.shape[2]
     target, query = (part.repeat_interleave(count, 0) for part in (batch.target, batch.query))
-    parts = rewards(logits[-1].flatten(0, 1), target, query)
-    earned = total(parts).view(-1, count)
+    parts = compute_rewards(logits[-1].flatten(0, 1), target, query)
+    earned = sum_rewards(parts).view(-1, count)
     return earned, {
         "reward": earned.mean(),
         "reward_exact": parts.exact.mean(),
@@ -205,7 +209,7 @@ def _reward(logits: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     }
 
 
-def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float]]) -> Tensor:
+def _clip_terms(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float]]) -> Tensor:
     """Return a loss of `gaussian` whose gradient is the sum of the gradients of `terms` in `held`.
 
     The gradient of each term is clipped separately for each puzzle.
@@ -224,7 +228,7 @@ def _clipped(gaussian: Gaussian, held: Gaussian, terms: list[tuple[Tensor, float
     return surrogate + value
 
 
-def _called(
+def _call_refiner(
     refiner: Refiner, parameters: dict[str, Tensor], reading: Reading, prompts: Tensor, change: Tensor
 ) -> Tensor:
     """Return the refiner's answer, computed with the parameters `parameters`."""
@@ -232,13 +236,13 @@ def _called(
     return logits
 
 
-def _refined(refine: Refine, reading: Reading, prompt: Tensor, changes: Tensor) -> Tensor:
+def _refine_all(refine: Refine, reading: Reading, prompt: Tensor, changes: Tensor) -> Tensor:
     """Return logits (T, B, K, S, S, 12) of answers refined under prompts (B, dim) and changes of trust (B, K, A)."""
     count = changes.shape[1]
     logits = refine(reading.repeat(count), prompt.repeat_interleave(count, 0), changes.flatten(0, 1))
     return logits.view(len(logits), -1, count, *logits.shape[2:])
 
 
-def cell_weights(target: Tensor) -> Tensor:
+def compute_cell_weights(target: Tensor) -> Tensor:
     """Return the weights of the cells of an answer, float32 of shape (B, S, S)."""
     return torch.where(target == PAD, PAD_WEIGHT, 1.0)

@@ -4,7 +4,7 @@ import functools
 from dataclasses import replace
 from typing import NamedTuple
 
-from searchlight.models.arc.puzzles import SOURCES, Puzzle, check_disjoint, digest, load_puzzles, without
+from searchlight.models.arc.puzzles import SOURCES, Puzzle, check_disjoint, drop_leaked, hash_puzzles, load_puzzles
 from searchlight.trainables.task.config import renamed_errors
 
 SAFE_SIDE = 10  # at which each source that comes with the package has puzzles
@@ -42,7 +42,7 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
         if leak == "refuse":
             check_disjoint(training, evaluation)
         elif leak == "drop":
-            training = without(training, evaluation)
+            training = drop_leaked(training, evaluation)
     shown = training if learn_from != "demonstrations" else tuple(replace(puzzle, tests=()) for puzzle in training)
     besides = evaluation if learn_from == "transductive" else ()
     if not any(len(puzzle.pairs) > 1 for puzzle in shown) and not any(len(p.demonstrations) > 1 for p in besides):
@@ -51,7 +51,7 @@ def load(data: str, evaluation_data: str | None, max_side: int, learn_from: str,
             f"data must have a puzzle with two {what}, one to be asked from the other, but got {data} with "
             f"{len(training)} puzzles without. {'Set learn_from=pairs.' if what == 'demonstrations' else 'Add some.'}"
         )
-    return Puzzles(shown, besides, evaluation, (digest(training), digest(evaluation)))
+    return Puzzles(shown, besides, evaluation, (hash_puzzles(training), hash_puzzles(evaluation)))
 
 
 @functools.lru_cache(maxsize=128)  # it takes half a second, and configs are made all the time

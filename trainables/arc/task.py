@@ -19,13 +19,13 @@ from searchlight.models.arc.evaluation import (
     Adaptation,
     Answers,
     Case,
-    Exam,
+    EvaluationSet,
+    answer_tests,
+    build_demonstration_pools,
+    compute_metrics,
     draw,
-    metrics,
-    pools_of,
-    prepare,
+    prepare_evaluation,
     score_unlearned,
-    sit,
     tally,
 )
 from searchlight.models.arc.policy import PromptPolicy
@@ -34,10 +34,10 @@ from searchlight.models.arc.prompt import (
     LanguageModel,
     PromptEncoder,
     VectorCache,
-    grids_text,
+    describe_rule,
+    format_grids,
+    hash_puzzle,
     load_language_model,
-    puzzle_key,
-    rule_text,
 )
 from searchlight.models.arc.puzzles import (
     SOURCES,
@@ -46,8 +46,8 @@ from searchlight.models.arc.puzzles import (
     Episode,
     Puzzle,
     TrainingPool,
-    from_arrays,
-    to_arrays,
+    pack_grids,
+    unpack_grids,
 )
 from searchlight.models.arc.solver import Solver, Weights
 from searchlight.trainables.arc import data
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 USES: tuple[Use, Use] = ("training", "evaluation")
 FEW = 30  # puzzles, of which each is more than 3 % of a score
 DRAWN = 6  # puzzles in the picture of a trial
-TEXTS = {"rule": rule_text, "grids": grids_text}
+TEXTS = {"rule": describe_rule, "grids": format_grids}
 
 Value = TypeVar("Value")
 
@@ -103,9 +103,9 @@ class ArcTask(Task[ArcConfig]):
                 len(evaluation),
                 config.max_side,
             )
-        self.text = self._get_text(self.pool.episodes, "training")
+        self.text = self._get_text(self.pool.list_episodes, "training")
         share = f"{context.rank} of {context.world_size}"
-        self.exam = self._prepare_exam(self.puzzles, share) if self.puzzles else None
+        self.evaluation_set = self._prepare_evaluation_set(self.puzzles, share) if self.puzzles else None
         self.adaptation = self._prepare_adaptation(self.puzzles, share) if self.puzzles else None
         agent = GridAgent(
             width=config.width,
@@ -165,7 +165,7 @@ class ArcTask(Task[ArcConfig]):
         planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
         for indices in planned[context.rank :: context.world_size]:
             text = None if self.text is None else self.text[indices]
-            yield self.pool.batch(indices, torch.default_generator)._replace(text=text)
+            yield self.pool.build_batch(indices, torch.default_generator)._replace(text=text)
 
     def update(self, window: Sequence[Batch]) -> None:
         report = self.updaters["train"].update(window, self.loss)
@@ -179,7 +179,7 @@ class ArcTask(Task[ArcConfig]):
             self.keep_noted()
 
     def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        loss, terms = self.solver.agent_loss(batch, self.config.hard_cell_floor, self._compute_loss_weights())
+        loss, terms = self.solver.compute_agent_loss(batch, self.config.hard_cell_floor, self._compute_loss_weights())
         return self._log_terms(loss, terms, batch)
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
@@ -188,7 +188,7 @@ class ArcTask(Task[ArcConfig]):
         A micro-batch in which too few puzzles have rewards that differ has no weight.
         """
         config = self.config
-        loss, terms = self.solver.policy_loss(
+        loss, terms = self.solver.compute_policy_loss(
             batch, config.samples, config.reward_scale, config.advantage_normalization, self._compute_loss_weights()
         )
         spread = float(terms.pop("reward_spread"))
@@ -206,7 +206,7 @@ class ArcTask(Task[ArcConfig]):
         return loss, 0.0
 
     def evaluate(self) -> dict[str, float]:
-        answers = self._answer(self.exam, self.adaptation)
+        answers = self._answer(self.evaluation_set, self.adaptation)
         self.attempts = answers.attempts
         held = [("tests", answers.tests)]
         if self.config.learn_from != "transductive":  # else the demonstrations were learned from
@@ -217,7 +217,7 @@ class ArcTask(Task[ArcConfig]):
             for name, value in ((kind, found.sum()), (f"{kind}_number", len(found)))
         }
         sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts) | own)
-        report = {f"val/{name}": value for name, value in metrics(sums).items()}
+        report = {f"val/{name}": value for name, value in compute_metrics(sums).items()}
         report |= {f"val/{name}": value for name, value in self.baselines.items()}
         report["val/likelihood"] = sums["tests"] / sums["tests_number"]
         report["val/score"] = sum(sums[kind] for kind, _ in held) / sum(sums[f"{kind}_number"] for kind, _ in held)
@@ -234,14 +234,14 @@ class ArcTask(Task[ArcConfig]):
 
     def _score_baselines(self) -> dict[str, float]:
         puzzles = self.evaluation
-        exam = prepare(puzzles, 1, self.config.rehearsals)
+        evaluation_set = prepare_evaluation(puzzles, 1, self.config.rehearsals)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             untrained = Solver(GridAgent().eval(), None, None)
-        answers = sit(untrained, exam, self.noise.cpu(), 0.0, torch.device("cpu"))
-        report = score_unlearned(exam)
+        answers = answer_tests(untrained, evaluation_set, self.noise.cpu(), 0.0, torch.device("cpu"))
+        report = score_unlearned(evaluation_set)
         report["score_untrained"] = float(torch.cat([answers.tests, answers.rehearsals]).mean())
-        report["pass2_output_untrained"] = metrics(tally(puzzles, answers.attempts))["pass2_output"]
+        report["pass2_output_untrained"] = compute_metrics(tally(puzzles, answers.attempts))["pass2_output"]
         report["score_baseline"] = max(value for name, value in report.items() if name.startswith("score_"))
         return report
 
@@ -264,15 +264,15 @@ class ArcTask(Task[ArcConfig]):
         Raises:
             ValueError: A part is no grid, or there is no demonstration.
         """
-        grids = {name: from_arrays(part.cpu().numpy()) for name, part in inputs.items()}
+        grids = {name: unpack_grids(part.cpu().numpy()) for name, part in inputs.items()}
         if not grids["demo_inputs"]:
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
         puzzles = [Puzzle("", demonstrations, tests)]
-        answers = self._answer(self._prepare_exam(puzzles), self._prepare_adaptation(puzzles))
+        answers = self._answer(self._prepare_evaluation_set(puzzles), self._prepare_adaptation(puzzles))
         first, second = zip(*answers.attempts, strict=True)
-        return {"first": torch.from_numpy(to_arrays(first)), "second": torch.from_numpy(to_arrays(second))}
+        return {"first": torch.from_numpy(pack_grids(first)), "second": torch.from_numpy(pack_grids(second))}
 
     def example(self) -> dict[str, Tensor]:
         """Return an evaluation puzzle as inputs of `predict`."""
@@ -282,40 +282,42 @@ class ArcTask(Task[ArcConfig]):
             "demo_outputs": [target for _, target in puzzle.demonstrations],
             "test_inputs": [source for source, _ in puzzle.tests],
         }
-        return {name: torch.from_numpy(to_arrays(grids)) for name, grids in parts.items()}
+        return {name: torch.from_numpy(pack_grids(grids)) for name, grids in parts.items()}
 
-    def _answer(self, exam: Exam | None, adaptation: Adaptation | None) -> Answers:
-        if exam is None:  # more ranks than puzzles
+    def _answer(self, evaluation_set: EvaluationSet | None, adaptation: Adaptation | None) -> Answers:
+        if evaluation_set is None:  # more ranks than puzzles
             return Answers([], torch.zeros(0), torch.zeros(0))
         precision, device = self.config.selection_precision, self.context.device
-        return sit(self.solver, exam, self.noise, precision, device, adaptation)
+        return answer_tests(self.solver, evaluation_set, self.noise, precision, device, adaptation)
 
     def _prepare_adaptation(self, puzzles: Sequence[Puzzle], share: str = "") -> Adaptation | None:
-        """Prepare the demonstrations that the agent adapts to. For `share`, see `_prepare_exam`."""
+        """Prepare the demonstrations that the agent adapts to. For `share`, see `_prepare_evaluation_set`."""
         config = self.config
         if not config.adaptation_steps:
             return None
-        make = functools.partial(pools_of, puzzles, config.max_demos)
+        make = functools.partial(build_demonstration_pools, puzzles, config.max_demos)
         pools = self._get_cached("adaptation", make, share, config.max_demos) if share else make()
         known = [pool for pool in pools if pool is not None]
         kept = share and f"adaptation {share}"
-        text = self._get_text(lambda: [episode for pool in known for episode in pool.episodes()], kept)
+        text = self._get_text(lambda: [episode for pool in known for episode in pool.list_episodes()], kept)
         parts = iter(() if text is None else torch.split(text, [len(pool) for pool in known]))
         texts = [None if pool is None else next(parts, None) for pool in pools]
         floor, weights = config.hard_cell_floor, self._loss_weights
         return Adaptation(pools, texts, config.adaptation_steps, config.adaptation_lr, floor, weights)
 
-    def _prepare_exam(self, puzzles: Sequence[Puzzle], share: str = "") -> Exam:
+    def _prepare_evaluation_set(self, puzzles: Sequence[Puzzle], share: str = "") -> EvaluationSet:
         """Return the exam of `puzzles`. `share` is a part of its name in the cache."""
         config = self.config
         held_out = config.rehearsals
-        make = functools.partial(prepare, puzzles, config.views, held_out)
-        exam = self._get_cached("exam", make, share, config.views, held_out) if share else make()
-        exam = exam._replace(test_text=self._get_text(exam.tests.episodes, share and f"tests {share}"))
-        if exam.rehearsals is None:
-            return exam
+        make = functools.partial(prepare_evaluation, puzzles, config.views, held_out)
+        evaluation_set = self._get_cached("exam", make, share, config.views, held_out) if share else make()
+        evaluation_set = evaluation_set._replace(
+            test_text=self._get_text(evaluation_set.tests.list_episodes, share and f"tests {share}")
+        )
+        if evaluation_set.rehearsals is None:
+            return evaluation_set
         kept = share and f"rehearsals {share} {held_out}"
-        return exam._replace(rehearsal_text=self._get_text(exam.rehearsals.episodes, kept))
+        return evaluation_set._replace(rehearsal_text=self._get_text(evaluation_set.rehearsals.list_episodes, kept))
 
     def _get_text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
         """Return the text input of each episode: vectors of a frozen language model, else token ids."""
@@ -334,8 +336,10 @@ class ArcTask(Task[ArcConfig]):
         texts = [TEXTS[prompt.text](episode.demonstrations, episode.query) for episode in episodes]
         if prompt.train != "frozen":
             return self._language.tokenize(texts)
-        keys = [puzzle_key(episode.demonstrations, episode.query) for episode in episodes]
-        return VectorCache(None if prompt.cache is None else Path(prompt.cache)).vectors(keys, texts, self._language)
+        keys = [hash_puzzle(episode.demonstrations, episode.query) for episode in episodes]
+        return VectorCache(None if prompt.cache is None else Path(prompt.cache)).get_vectors(
+            keys, texts, self._language
+        )
 
     @functools.cached_property
     def _language(self) -> LanguageModel:

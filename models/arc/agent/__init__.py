@@ -1,7 +1,13 @@
 """The network that answers a query, its losses, and the free energy of its answers."""
 
 from searchlight.models.arc.agent.grid_agent import PROPOSALS, GridAgent
-from searchlight.models.arc.agent.losses import PAD_WEIGHT, cell_loss, colour_loss, consistency, layout_loss
+from searchlight.models.arc.agent.losses import (
+    PAD_WEIGHT,
+    compute_cell_loss,
+    compute_color_loss,
+    compute_consistency,
+    compute_layout_loss,
+)
 from searchlight.models.arc.agent.refinement import Reading, Refiner
 
 __all__ = [
@@ -10,8 +16,8 @@ __all__ = [
     "PROPOSALS",
     "Reading",
     "Refiner",
-    "cell_loss",
-    "colour_loss",
-    "consistency",
-    "layout_loss",
+    "compute_cell_loss",
+    "compute_color_loss",
+    "compute_consistency",
+    "compute_layout_loss",
 ]

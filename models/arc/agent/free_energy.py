@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from searchlight.models.arc.agent.losses import kl_divergence
+from searchlight.models.arc.agent.losses import compute_kl_divergence
 from searchlight.models.arc.puzzles import SYMBOLS
 
 
-def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
+def compute_ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
     """Compute the mean entropy of a cell, in 0..ln 12.
 
     Args:
@@ -34,10 +34,10 @@ def ambiguity(log_probs: Tensor, mask: Tensor) -> Tensor:
         Float32 of shape (..., B): by refinement step or hidden state, where there are several.
     """
     log_probs = log_probs.float()
-    return _mean(-(log_probs.exp() * log_probs).sum(-1), mask)
+    return _average_cells(-(log_probs.exp() * log_probs).sum(-1), mask)
 
 
-def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
+def compute_information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
     """Compute the mutual information of the hidden state and each cell of the answer.
 
     Args:
@@ -48,10 +48,10 @@ def information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
         Float32 of shape (B,), in 0..ln K.
     """
     log_probs = log_probs.float()
-    return _mean(kl_divergence(log_probs, _mixture(log_probs)).mean(0), mask)
+    return _average_cells(compute_kl_divergence(log_probs, _mix_states(log_probs)).mean(0), mask)
 
 
-def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
+def compute_preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
     """Return the log-probabilities of preferred symbols: mostly the target, and a small probability of the others.
 
     Args:
@@ -70,7 +70,7 @@ def preferences(target: Tensor, epsilon: float = 0.05) -> Tensor:
     return ((1 - epsilon) * certain + epsilon / SYMBOLS).log()
 
 
-def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
+def compute_risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
     """Compute the KL divergence of predictions from preferences, KL[q || C], at least 0.
 
     Args:
@@ -81,10 +81,10 @@ def risk(log_q: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
     Returns:
         Float32 of shape (..., B).
     """
-    return _mean(kl_divergence(log_q.float(), log_c.float()), mask)
+    return _average_cells(compute_kl_divergence(log_q.float(), log_c.float()), mask)
 
 
-def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
+def compute_expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tensor:
     """Compute the sum of the risk of the mean prediction and the mean ambiguity. Smaller is better.
 
     Args:
@@ -96,10 +96,10 @@ def expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor) -> Tens
         G, float32 of shape (B,), at least 0.
     """
     log_probs = log_probs.float()
-    return risk(_mixture(log_probs), log_c, mask) + ambiguity(log_probs, mask).mean(0)
+    return compute_risk(_mix_states(log_probs), log_c, mask) + compute_ambiguity(log_probs, mask).mean(0)
 
 
-def posterior(free_energy: Tensor, precision: float) -> Tensor:
+def compute_posterior(free_energy: Tensor, precision: float) -> Tensor:
     """Compute the probability of each candidate, softmax(-precision * G).
 
     Args:
@@ -109,10 +109,10 @@ def posterior(free_energy: Tensor, precision: float) -> Tensor:
     return (-precision * free_energy.float()).softmax(-1)
 
 
-def _mixture(log_probs: Tensor) -> Tensor:
+def _mix_states(log_probs: Tensor) -> Tensor:
     return log_probs.logsumexp(0) - math.log(len(log_probs))
 
 
-def _mean(cells: Tensor, mask: Tensor) -> Tensor:
+def _average_cells(cells: Tensor, mask: Tensor) -> Tensor:
     weights = mask.float()
     return (cells * weights).sum((-2, -1)) / weights.sum((-2, -1)).clamp(min=torch.finfo(torch.float32).tiny)

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from searchlight.models.arc.agent.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
-from searchlight.models.arc.agent.pointers import DIRECTIONS, HEADS, Pointers, copy, hits, mix
+from searchlight.models.arc.agent.pointers import DIRECTIONS, HEADS, Pointers, compute_hits, copy, mix
 from searchlight.models.arc.agent.refinement import Reading, Refiner
-from searchlight.models.arc.puzzles import FIRST_COLOUR, GUESSES, SYMBOLS, extents, guess_outputs, guess_sizes
+from searchlight.models.arc.puzzles import FIRST_COLOUR, GUESSES, SYMBOLS, guess_outputs, guess_sizes, measure_extents
 
 ROLES = 7
 HYPOTHESES = GUESSES + DIRECTIONS * HEADS
@@ -113,13 +113,13 @@ class GridAgent(nn.Module):
             raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
         inputs = torch.cat([query[:, None], demo_inputs], dim=1)
         symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
-        roles = symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
+        roles = compute_symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)
         table = self.names + self.roles(roles)
-        hypotheses = self._hypotheses(inputs, demo_outputs, demo_mask)
+        hypotheses = self._evaluate_hypotheses(inputs, demo_outputs, demo_mask)
         embedded = symbols @ table[:, None]
 
         x = embedded[:, : 1 + demos] + self.guess_in(hypotheses.mixture @ table[:, None])
-        x = x.view(batch, 1 + demos, side, side, -1) + self.place(extents(inputs), side)
+        x = x.view(batch, 1 + demos, side, side, -1) + self.place(measure_extents(inputs), side)
         x = x.flatten(0, 1)
         for block in self.trunk:
             x = block(x)
@@ -138,28 +138,32 @@ class GridAgent(nn.Module):
             trust=hypotheses.trust,
             proposals=hypotheses.proposals,
             table=table,
-            film=self._film(pairs, demo_mask),
+            film=self._compute_film(pairs, demo_mask),
             evidence=hypotheses.evidence,
         )
 
-    def _hypotheses(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
-        """Evaluate all hypotheses on the demonstrations. For the arguments, see `agreement`; the query comes first."""
+    def _evaluate_hypotheses(self, inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
+        """Evaluate all hypotheses on the demonstrations. The query is the first input."""
         with torch.no_grad():
             guesses = guess_outputs(inputs, guess_sizes(inputs, demo_outputs, demo_mask))
         with torch.autocast(inputs.device.type, enabled=False):
-            return self._try(inputs, guesses, demo_outputs, demo_mask)
+            return self._test_hypotheses(inputs, guesses, demo_outputs, demo_mask)
 
-    def _try(self, inputs: Tensor, guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> "Hypotheses":
+    def _test_hypotheses(
+        self, inputs: Tensor, guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor
+    ) -> "Hypotheses":
         batch, count, side, _ = inputs.shape
         demos = count - 1
         flat = inputs.flatten(0, 1)
-        attention, lines = self.pointers(flat, extents(flat))
+        attention, lines = self.pointers(flat, measure_extents(flat))
         # Heads copy within the input; beyond it, and on the edge, stands what the first guess has there.
         frame = guesses[:, :, 0]
         inside = (inputs >= FIRST_COLOUR) & (frame >= FIRST_COLOUR)
 
         answers = demo_outputs.long()
-        found = hits(*_after_query(attention, lines, count), answers.flatten(0, 1)).view(batch, demos, -1, side, side)
+        found = compute_hits(*_drop_query(attention, lines, count), answers.flatten(0, 1)).view(
+            batch, demos, -1, side, side
+        )
         certain = (frame[:, 1:] == answers).float()[:, :, None]
         copied = torch.where(inside[:, 1:, None], found, certain)
         right = torch.cat([(guesses[:, 1:] == answers[:, :, None]).float(), copied], dim=2).flatten(3)
@@ -197,7 +201,7 @@ class GridAgent(nn.Module):
         framed = F.one_hot(guesses[:, :, 0].flatten(2), SYMBOLS) * rest
         return mixture + torch.where(inside.flatten(2)[..., None], pointed, framed)
 
-    def _film(self, pairs: Tensor, demo_mask: Tensor) -> Tensor:
+    def _compute_film(self, pairs: Tensor, demo_mask: Tensor) -> Tensor:
         used = demo_mask[:, :, None].to(pairs.dtype)
         mean = (pairs.mean(2) * used).sum(1) / used.sum(1).clamp(min=1.0)
         film: Tensor = self.task(mean)
@@ -220,13 +224,13 @@ class Hypotheses(NamedTuple):
     evidence: Tensor
 
 
-def _after_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _drop_query(attention: Tensor, lines: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return attention and lines of the demonstrations' inputs alone, of `count` inputs with the query first."""
     first, second = (part.view(-1, count, *part.shape[1:])[:, 1:].flatten(0, 1) for part in (attention, lines))
     return first, second
 
 
-def symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:
+def compute_symbol_roles(query: Tensor, inputs: Tensor, outputs: Tensor, demo_mask: Tensor) -> Tensor:
     """Compute seven features of each symbol's role in an episode, which do not depend on its name.
 
     Args:

@@ -16,7 +16,7 @@ BORDER_WEIGHT = 1.0
 PAD_WEIGHT = 0.1
 
 
-def cell_loss(
+def compute_cell_loss(
     logits: Tensor,
     target: Tensor,
     hard_cell_floor: float = 1.0,
@@ -64,17 +64,17 @@ def cell_loss(
     return mean, logits.new_tensor(episodes, dtype=torch.float32)
 
 
-def colour_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
-    """Compute the `cell_loss` of the colours of the cells inside the answer's grid.
+def compute_color_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
+    """Compute the `compute_cell_loss` of the colours of the cells inside the answer's grid.
 
-    The position of the grid's edge counts only in `layout_loss`.
+    The position of the grid's edge counts only in `compute_layout_loss`.
     """
     layout = torch.arange(SYMBOLS, device=logits.device) < FIRST_COLOUR
     colours = logits.float().masked_fill(layout, -1e4)
-    return cell_loss(colours, target, hard_cell_floor, border_weight=0.0, pad_weight=0.0)[0]
+    return compute_cell_loss(colours, target, hard_cell_floor, border_weight=0.0, pad_weight=0.0)[0]
 
 
-def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
+def compute_layout_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the cross-entropy of three classes of cells: inside the grid, its edge, and outside.
 
     The colours of the cells inside have no effect. The classes that the target contains have equal weight, because
@@ -92,7 +92,7 @@ def layout_loss(logits: Tensor, target: Tensor) -> Tensor:
     return -(parts * weights).sum((2, 3, 4)).mean()
 
 
-def consistency(logits: Tensor) -> Tensor:
+def compute_consistency(logits: Tensor) -> Tensor:
     """Compute the mean Jensen-Shannon divergence of cells between each refinement step and the step before.
 
     Returns:
@@ -101,10 +101,10 @@ def consistency(logits: Tensor) -> Tensor:
     if len(logits) < 2:
         return logits.new_zeros((), dtype=torch.float32)
     log_probs = logits.float().log_softmax(-1)
-    return js_divergence(log_probs[:-1], log_probs[1:]).mean()
+    return compute_js_divergence(log_probs[:-1], log_probs[1:]).mean()
 
 
-def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+def compute_kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Compute KL[p || q] in nats over the last dimension. It is at least 0, and 0 if p equals q.
 
     Args:
@@ -115,7 +115,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0.0)
 
 
-def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+def compute_js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Compute the Jensen-Shannon divergence in nats over the last dimension: symmetric, 0 where p is q, at most ln 2.
 
     Args:
@@ -123,4 +123,4 @@ def js_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
         log_q: Finite log-probabilities.
     """
     log_mean = torch.logaddexp(log_p, log_q) - math.log(2)
-    return 0.5 * (kl_divergence(log_p, log_mean) + kl_divergence(log_q, log_mean))
+    return 0.5 * (compute_kl_divergence(log_p, log_mean) + compute_kl_divergence(log_q, log_mean))

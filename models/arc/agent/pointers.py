@@ -18,7 +18,11 @@ HEADS = 12
 DIRECTIONS = 4
 REACH = 4  # largest distance that has a weight of its own
 GAIN = 10.0  # of the weights: a score of 10 decides, and an optimizer's steps are small
-PLACES, CELLS, ABSENT = 4 + 3 * REACH, 8, 4  # numbers of features, see `_places`, `_cells` and `_absent`
+PLACES, CELLS, ABSENT = (
+    4 + 3 * REACH,
+    8,
+    4,
+)  # numbers of features, see `_list_place_features`, `_list_cell_features` and `_list_absent_features`
 
 
 class Pointers(nn.Module):
@@ -55,17 +59,17 @@ class Pointers(nn.Module):
         coloured = lines > FIRST_COLOUR
         before = coloured.cumsum(-1) - coloured.long()
         ranks = (before, coloured.sum(-1, keepdim=True) - before - coloured.long())
-        equal = _by_source(lines) == lines[:, :, None]
+        equal = _view_by_source(lines) == lines[:, :, None]
         # Features of none stand behind those of the places in the input, so that one product scores them all.
         content = torch.empty(number, 2, 2, CELLS + ABSENT, side + 1, side, side, device=lines.device)
         content[:, :, :, :CELLS, -1] = content[:, :, :, CELLS:, :-1] = 0.0
         offsets = torch.zeros(number, 2, 2, PLACES, side + 1, side, device=lines.device)
         for direction, turn in enumerate((1, -1)):
-            for index, feature in enumerate(_places(place, ends[::turn], length, turn)):
+            for index, feature in enumerate(_list_place_features(place, ends[::turn], length, turn)):
                 offsets[:, :, direction, index, :-1] = feature
-            for index, feature in enumerate(_cells(coloured, ends[::turn], ranks[::turn], equal)):
+            for index, feature in enumerate(_list_cell_features(coloured, ends[::turn], ranks[::turn], equal)):
                 content[:, :, direction, index, :-1] = feature
-            for index, feature in enumerate(_absent(coloured, ranks[::turn]), CELLS):
+            for index, feature in enumerate(_list_absent_features(coloured, ranks[::turn]), CELLS):
                 content[:, :, direction, index, -1] = feature
         outside = F.pad(place >= length, (0, 1))[:, :, None, None, :, None]
         near = _score(self.places, offsets).masked_fill(outside, -1e4)
@@ -103,7 +107,7 @@ def mix(attention: Tensor, lines: Tensor, shares: Tensor) -> Tensor:
     return (columns.transpose(1, 2) + rows).flatten(1, 2)
 
 
-def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
+def compute_hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
     """Compute the probability that each head gives to each cell's answer.
 
     Args:
@@ -115,7 +119,7 @@ def hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
         Float32 of shape (N, 4 * P, S, S).
     """
     asked = torch.stack([answers.mT, answers], dim=1).long()[:, :, None]
-    right = torch.cat([asked == _by_source(lines), asked == FIRST_COLOUR], dim=2)
+    right = torch.cat([asked == _view_by_source(lines), asked == FIRST_COLOUR], dim=2)
     found = (attention * right[:, :, None, None]).sum(4)
     columns, rows = found.unbind(1)
     return torch.cat([columns.mT.flatten(1, 2), rows.flatten(1, 2)], dim=1)
@@ -129,12 +133,12 @@ def _score(weights: Tensor, features: Tensor) -> Tensor:
     return scores.view(*features.shape[:3], -1, *features.shape[4:])
 
 
-def _by_source(lines: Tensor) -> Tensor:
+def _view_by_source(lines: Tensor) -> Tensor:
     """View lines (N, 2, lines, places) by their places in the input, as (N, 2, places, lines, 1)."""
     return lines.mT[..., None]
 
 
-def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) -> list[Tensor]:
+def _list_place_features(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) -> list[Tensor]:
     """Return features of two places, in the input and in the answer, without their symbols, each (N, 2, S, S)."""
     source, target = place[..., :, None], place[..., None, :]
     offset = turn * (source - target)
@@ -150,11 +154,13 @@ def _places(place: Tensor, ends: tuple[Tensor, ...], length: Tensor, turn: int) 
     ]
 
 
-def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor) -> list[Tensor]:
+def _list_cell_features(
+    coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor
+) -> list[Tensor]:
     """Return features of an input cell and a place that depend on the symbols of the line, each (N, 2, S, S, S)."""
-    there, here = _by_source(coloured), coloured[:, :, None]
+    there, here = _view_by_source(coloured), coloured[:, :, None]
     start, end = (part[:, :, None, None, :] for part in ends)
-    before, after = (_by_source(rank) for rank in ranks)
+    before, after = (_view_by_source(rank) for rank in ranks)
     seen = (ranks[0] + coloured.long())[:, :, None]
     return [
         there,
@@ -168,6 +174,6 @@ def _cells(coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...]
     ]
 
 
-def _absent(coloured: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
+def _list_absent_features(coloured: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
     """Return features that predict background at a place, each (N, 2, S, S)."""
     return [torch.ones_like(coloured), coloured, ranks[0] > 0, ranks[1] > 0]

@@ -82,7 +82,7 @@ class Refiner(nn.Module):
         """
         state, batch = reading.state, len(reading.state)
         side = round(state.shape[1] ** 0.5)
-        film = self._film(reading.film, prompt)
+        film = self._compute_film(reading.film, prompt)
         trust = (reading.trust if change is None else reading.trust + change).softmax(-1)
         guess = (trust[:, :, None, None] * reading.proposals).sum(1)
         steps: list[Tensor] = []
@@ -90,10 +90,10 @@ class Refiner(nn.Module):
             if steps and self.feedback is not None:
                 state = state + self.feedback(steps[-1].softmax(-1).to(reading.table.dtype) @ reading.table)
             state = self.core((state + reading.found).view(batch, side, side, -1), film).flatten(1, 2)
-            steps.append(self._logits(self.head_norm(state), reading, guess))
+            steps.append(self._compute_logits(self.head_norm(state), reading, guess))
         return torch.stack(steps).view(self.steps, batch, side, side, -1)
 
-    def _film(self, film: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _compute_film(self, film: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
         if prompt is not None:
             if self.prompt is None or prompt.shape[-1] != self.prompt_dim:
                 raise ValueError(
@@ -104,7 +104,7 @@ class Refiner(nn.Module):
         scale, shift = film[:, None, None].chunk(2, dim=-1)
         return scale, shift
 
-    def _logits(self, state: Tensor, reading: Reading, guess: Tensor) -> Tensor:
+    def _compute_logits(self, state: Tensor, reading: Reading, guess: Tensor) -> Tensor:
         gates = self.gates(state)
         logits: Tensor = self.point(state) @ reading.table.mT + self.symbol_bias + gates[..., :1] * guess
         logits = logits + (gates[..., 1:, None] * reading.votes).sum(2)

@@ -1,23 +1,23 @@
 """The evaluation of a solver: held-out demonstrations, votes of views, metrics, baselines and pictures."""
 
-from searchlight.models.arc.evaluation.adaptation import Adaptation, pools_of
-from searchlight.models.arc.evaluation.answers import Answers, Exam, prepare, sit
-from searchlight.models.arc.evaluation.baselines import look_up, score_unlearned, two_guesses
-from searchlight.models.arc.evaluation.metrics import metrics, tally
+from searchlight.models.arc.evaluation.adaptation import Adaptation, build_demonstration_pools
+from searchlight.models.arc.evaluation.answers import Answers, EvaluationSet, answer_tests, prepare_evaluation
+from searchlight.models.arc.evaluation.baselines import find_two_guesses, look_up, score_unlearned
+from searchlight.models.arc.evaluation.metrics import compute_metrics, tally
 from searchlight.models.arc.evaluation.rendering import Case, draw
 
 __all__ = [
     "Adaptation",
     "Answers",
     "Case",
-    "Exam",
+    "EvaluationSet",
     "draw",
     "look_up",
-    "metrics",
-    "pools_of",
-    "prepare",
+    "compute_metrics",
+    "build_demonstration_pools",
+    "prepare_evaluation",
     "score_unlearned",
-    "sit",
+    "answer_tests",
     "tally",
-    "two_guesses",
+    "find_two_guesses",
 ]

@@ -58,8 +58,8 @@ class Adaptation(NamedTuple):
         with torch.enable_grad():
             for _ in range(self.steps):
                 indices = torch.randint(len(pool), (BATCH,), generator=generator)
-                batch = pool.batch(indices, generator)._replace(text=None if text is None else text[indices])
-                loss, _ = learner.agent_loss(batch.to(device), self.floor, self.weights)
+                batch = pool.build_batch(indices, generator)._replace(text=None if text is None else text[indices])
+                loss, _ = learner.compute_agent_loss(batch.to(device), self.floor, self.weights)
                 # Not backward: the encoder's parameters would get a gradient, too.
                 for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                     parameter.grad = gradient
@@ -68,6 +68,6 @@ class Adaptation(NamedTuple):
         return Solver(agent, solver.encoder, solver.policy)
 
 
-def pools_of(puzzles: Sequence[Puzzle], max_demos: int) -> list[TrainingPool | None]:
+def build_demonstration_pools(puzzles: Sequence[Puzzle], max_demos: int) -> list[TrainingPool | None]:
     """Return a pool of each puzzle's demonstrations, or None for a puzzle with a single demonstration."""
     return [TrainingPool([], [one], max_demos) if len(one.demonstrations) > 1 else None for one in puzzles]

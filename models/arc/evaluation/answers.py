@@ -8,15 +8,15 @@ from torch import Tensor
 
 from searchlight.models.arc.agent import free_energy
 from searchlight.models.arc.evaluation.adaptation import Adaptation
-from searchlight.models.arc.evaluation.attempts import View, all_attempts, read_views
-from searchlight.models.arc.puzzles import PAD, Grid, Puzzle, TestEpisodes, rehearsals
+from searchlight.models.arc.evaluation.attempts import View, choose_all_attempts, read_views
+from searchlight.models.arc.puzzles import PAD, Grid, Puzzle, TestEpisodes, hold_out_demonstrations
 from searchlight.models.arc.solver import Solver
 
 EVALUATION_BATCH = 16  # larger ones leave the cache of a CPU and are slower
 TEST_DEMOS = 4
 
 
-class Exam(NamedTuple):
+class EvaluationSet(NamedTuple):
     """The tests of puzzles, and the held-out demonstrations of the same puzzles, the rehearsals.
 
     Attributes:
@@ -36,10 +36,12 @@ class Exam(NamedTuple):
     rehearsal_text: Tensor | None = None
 
 
-def prepare(puzzles: Sequence[Puzzle], views: int, held_out: int) -> Exam:
+def prepare_evaluation(puzzles: Sequence[Puzzle], views: int, held_out: int) -> EvaluationSet:
     """Return an exam with `views` views of each test, and up to `held_out` rehearsals of each puzzle."""
-    held = [(number, part) for number, puzzle in enumerate(puzzles) for part in rehearsals(puzzle, held_out)]
-    return Exam(
+    held = [
+        (number, part) for number, puzzle in enumerate(puzzles) for part in hold_out_demonstrations(puzzle, held_out)
+    ]
+    return EvaluationSet(
         puzzles,
         TestEpisodes(puzzles, views=views, max_demos=TEST_DEMOS),
         TestEpisodes([part for _, part in held], views=1, max_demos=TEST_DEMOS) if held else None,
@@ -62,9 +64,9 @@ class Answers(NamedTuple):
     rehearsals: Tensor
 
 
-def sit(
+def answer_tests(
     solver: Solver,
-    exam: Exam,
+    evaluation_set: EvaluationSet,
     noise: Tensor,
     precision: float,
     device: torch.device,
@@ -79,38 +81,38 @@ def sit(
         solver: The solver, in evaluation mode and without autograd.
         exam: The exam.
         noise: The noise of the K candidates, see `Solver.candidates`.
-        precision: The precision of the weights, see `rehearse`.
+        precision: The precision of the weights, see `weigh_candidates`.
         device: The device of the solver.
         adaptation: The adaptation to each puzzle before its tests. None: no adaptation. Rehearsals are answered without
             it, because it learns from the demonstrations that they hold out.
     """
-    chosen, rehearsed = rehearse(solver, exam, noise, precision, device)
-    tests, count = exam.tests, chosen.shape[1]
+    chosen, rehearsed = weigh_candidates(solver, evaluation_set, noise, precision, device)
+    tests, count = evaluation_set.tests, chosen.shape[1]
     views: dict[int, list[View]] = {}
     likelihood = torch.zeros(len(tests.owner))
-    for indices in tests.plan(EVALUATION_BATCH) if adaptation is None else tests.by_puzzle():
+    for indices in tests.plan(EVALUATION_BATCH) if adaptation is None else tests.group_by_puzzle():
         asked = indices // tests.views
         number = int(tests.owner[asked[0]])
         answering = solver if adaptation is None else adaptation.adapt(solver, number, device)
-        text = None if exam.test_text is None else exam.test_text[asked]
-        batch = tests.batch(indices)._replace(text=text).to(device)
-        logits = answering.candidates(batch, noise)[-1]
+        text = None if evaluation_set.test_text is None else evaluation_set.test_text[asked]
+        batch = tests.build_batch(indices)._replace(text=text).to(device)
+        logits = answering.answer_candidates(batch, noise)[-1]
         weights = chosen[tests.owner[asked]]
         turned, renamed = (part[indices].repeat_interleave(count, 0) for part in (tests.symmetry, tests.tables))
         read = read_views(logits.flatten(0, 1), turned, renamed, weights.flatten())
         views |= {index: read[place * count :][:count] for place, index in enumerate(indices.tolist())}
-        found = (log_likelihood(logits, batch.target).cpu() * weights).sum(1) / tests.views
+        found = (compute_log_likelihood(logits, batch.target).cpu() * weights).sum(1) / tests.views
         likelihood.index_add_(0, asked, found)
     likelihood = likelihood.exp() * tests.fits
     return Answers(
-        all_attempts([view for index in sorted(views) for view in views[index]], tests.views * count),
+        choose_all_attempts([view for index in sorted(views) for view in views[index]], tests.views * count),
         likelihood,
         rehearsed,
     )
 
 
-def rehearse(
-    solver: Solver, exam: Exam, noise: Tensor, precision: float, device: torch.device
+def weigh_candidates(
+    solver: Solver, evaluation_set: EvaluationSet, noise: Tensor, precision: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Compute the weights of the candidates of each puzzle, softmax(-precision * G).
 
@@ -129,25 +131,27 @@ def rehearse(
         likelihood of each rehearsal's answer with equal weights, shape (rehearsals,).
     """
     count = 1 if solver.policy is None else len(noise)
-    energy = torch.zeros(len(exam.puzzles), count)
-    if exam.rehearsals is None:
+    energy = torch.zeros(len(evaluation_set.puzzles), count)
+    if evaluation_set.rehearsals is None:
         return energy.softmax(1), torch.zeros(0)
-    likelihood = torch.zeros(len(exam.rehearsals))
-    number = torch.bincount(exam.rehearsed, minlength=len(energy)).clamp(min=1)
-    for indices in exam.rehearsals.plan(EVALUATION_BATCH):
-        text = None if exam.rehearsal_text is None else exam.rehearsal_text[indices]
-        batch = exam.rehearsals.batch(indices)._replace(text=text).to(device)
-        logits = solver.candidates(batch, noise)
-        likelihood[indices] = log_likelihood(logits[-1], batch.target).mean(1).cpu()
+    likelihood = torch.zeros(len(evaluation_set.rehearsals))
+    number = torch.bincount(evaluation_set.rehearsed, minlength=len(energy)).clamp(min=1)
+    for indices in evaluation_set.rehearsals.plan(EVALUATION_BATCH):
+        text = None if evaluation_set.rehearsal_text is None else evaluation_set.rehearsal_text[indices]
+        batch = evaluation_set.rehearsals.build_batch(indices)._replace(text=text).to(device)
+        logits = solver.answer_candidates(batch, noise)
+        likelihood[indices] = compute_log_likelihood(logits[-1], batch.target).mean(1).cpu()
         target = batch.target.repeat_interleave(count, 0)
-        preferred = free_energy.preferences(target)
+        preferred = free_energy.compute_preferences(target)
         # The grid and its edge alone: how much lies outside depends on what else is in the batch.
-        found = free_energy.expected_free_energy(logits.flatten(1, 2).log_softmax(-1), preferred, target != PAD)
-        energy.index_add_(0, exam.rehearsed[indices], found.view(-1, count).float().cpu())
-    return free_energy.posterior(energy / number[:, None], precision), likelihood.exp() * exam.rehearsals.fits
+        found = free_energy.compute_expected_free_energy(logits.flatten(1, 2).log_softmax(-1), preferred, target != PAD)
+        energy.index_add_(0, evaluation_set.rehearsed[indices], found.view(-1, count).float().cpu())
+    return free_energy.compute_posterior(
+        energy / number[:, None], precision
+    ), likelihood.exp() * evaluation_set.rehearsals.fits
 
 
-def log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
+def compute_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the mean log-probability of the right symbols of a grid and its edge.
 
     Args:

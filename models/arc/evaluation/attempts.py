@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from searchlight.models.arc.puzzles import BORDER, FIRST_COLOUR, PAD, Grid, inverse_symmetry, likeliest_sizes, transform
+from searchlight.models.arc.puzzles import (
+    BORDER,
+    FIRST_COLOUR,
+    PAD,
+    Grid,
+    find_likeliest_sizes,
+    invert_symmetry,
+    transform,
+)
 
 DIGITS = 4  # of votes: the weights of a view's candidates sum to 1, give or take the last bits
 
@@ -39,18 +47,20 @@ def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor, weights: Tensor
     log_probs = logits.detach().float().cpu().log_softmax(-1)
     index = tables.cpu().long()[:, None, None, :].expand_as(log_probs)
     log_probs = log_probs.gather(-1, index)
-    sizes = likeliest_sizes(log_probs[..., FIRST_COLOUR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
+    sizes = find_likeliest_sizes(
+        log_probs[..., FIRST_COLOUR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD]
+    )
     colours = log_probs[..., FIRST_COLOUR:].log_softmax(-1).numpy()
     counts = [1.0] * len(colours) if weights is None else weights.tolist()
     views = []
     for one, (height, width), turn, weight in zip(colours, sizes.tolist(), symmetry.tolist(), counts, strict=True):
         cropped: NDArray[np.float32] = one[:height, :width]
-        back = np.ascontiguousarray(transform(cropped, inverse_symmetry(turn)))
+        back = np.ascontiguousarray(transform(cropped, invert_symmetry(turn)))
         views.append(View(back.argmax(-1).astype(np.uint8), back, weight))
     return views
 
 
-def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
+def choose_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     """Return the two best distinct grids among the predictions of the views of one test.
 
     Each view votes for its grid, with its weight. The mean prediction of the views with the most common size gives a
@@ -70,34 +80,34 @@ def two_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     joint = mean.argmax(-1).astype(np.uint8)
     groups: dict[tuple[int, int, bytes], list[View]] = {}
     for view in views:
-        groups.setdefault(_key(view.grid), []).append(view)
+        groups.setdefault(_get_key(view.grid), []).append(view)
     grids = {key: group[0].grid for key, group in groups.items()}
     ranks = {
         key: (
             round(sum(view.weight for view in group), DIGITS),
-            key == _key(joint),
+            key == _get_key(joint),
             max(float(view.log_probs.max(-1).mean()) for view in group),
         )
         for key, group in groups.items()
     }
-    if _key(joint) not in ranks:
-        grids[_key(joint)], ranks[_key(joint)] = joint, (1, True, 0.0)
+    if _get_key(joint) not in ranks:
+        grids[_get_key(joint)], ranks[_get_key(joint)] = joint, (1, True, 0.0)
     best = sorted(ranks, key=lambda key: ranks[key], reverse=True)
     first = grids[best[0]]
-    return first, grids[best[1]] if len(best) > 1 else _runner_up(first, mean)
+    return first, grids[best[1]] if len(best) > 1 else _find_runner_up(first, mean)
 
 
-def all_attempts(views: Sequence[View], per_test: int) -> list[tuple[Grid, Grid]]:
+def choose_all_attempts(views: Sequence[View], per_test: int) -> list[tuple[Grid, Grid]]:
     """Return two attempts for each test, where `views[t * per_test + v]` is view v of test t."""
     starts = range(0, len(views), per_test)
-    return [two_attempts(views[start : start + per_test]) for start in starts]
+    return [choose_attempts(views[start : start + per_test]) for start in starts]
 
 
-def _key(grid: Grid) -> tuple[int, int, bytes]:
+def _get_key(grid: Grid) -> tuple[int, int, bytes]:
     return (*grid.shape, grid.tobytes())
 
 
-def _runner_up(grid: Grid, probs: NDArray[np.float32]) -> Grid:
+def _find_runner_up(grid: Grid, probs: NDArray[np.float32]) -> Grid:
     others = probs.copy()
     np.put_along_axis(others, grid[..., None].astype(np.int64), -1.0, axis=-1)
     lead = probs.max(-1) - others.max(-1)

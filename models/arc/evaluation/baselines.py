@@ -7,15 +7,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from searchlight.models.arc.evaluation.answers import EVALUATION_BATCH, Exam
-from searchlight.models.arc.evaluation.metrics import metrics, tally
-from searchlight.models.arc.puzzles import PAD, SYMBOLS, Batch, Grid, agreement, guess_outputs, guess_sizes, to_grid
+from searchlight.models.arc.evaluation.answers import EVALUATION_BATCH, EvaluationSet
+from searchlight.models.arc.evaluation.metrics import compute_metrics, tally
+from searchlight.models.arc.puzzles import (
+    PAD,
+    SYMBOLS,
+    Batch,
+    Grid,
+    guess_outputs,
+    guess_sizes,
+    measure_agreement,
+    read_grid,
+)
 
 Canvas = NDArray[np.uint8]
 ERRORS = np.linspace(0.01, 0.9, 90)  # shares of wrong cells that an answer may be scored as having
 
 
-def score_unlearned(exam: Exam) -> dict[str, float]:
+def score_unlearned(evaluation_set: EvaluationSet) -> dict[str, float]:
     """Score the best guesses and the table of neighbourhoods.
 
     Args:
@@ -27,31 +36,31 @@ def score_unlearned(exam: Exam) -> dict[str, float]:
     """
     shares: dict[str, list[float]] = {"guesses": [], "lookup": []}
     attempts: dict[str, dict[int, tuple[Grid, Grid]]] = {"guesses": {}, "lookup": {}}
-    for asked in (exam.tests, *([] if exam.rehearsals is None else [exam.rehearsals])):
+    for asked in (evaluation_set.tests, *([] if evaluation_set.rehearsals is None else [evaluation_set.rehearsals])):
         for indices in asked.plan(EVALUATION_BATCH):
-            batch = asked.batch(indices)
-            guessed, found = two_guesses(batch), look_up(batch)
+            batch = asked.build_batch(indices)
+            guessed, found = find_two_guesses(batch), look_up(batch)
             pairs = {"guesses": guessed, "lookup": [(one, pair[0]) for one, pair in zip(found, guessed, strict=True)]}
             for name, answers in pairs.items():
                 targets = batch.target.numpy()
-                right = (right_share(one, target) for (one, _), target in zip(answers, targets, strict=True))
+                right = (compute_right_share(one, target) for (one, _), target in zip(answers, targets, strict=True))
                 fits = asked.fits[indices].tolist()
                 shares[name] += [share * fit for share, fit in zip(right, fits, strict=True)]
-                if asked is exam.tests:
-                    read = [(to_grid(first), to_grid(second)) for first, second in answers]
+                if asked is evaluation_set.tests:
+                    read = [(read_grid(first), read_grid(second)) for first, second in answers]
                     attempts[name] |= dict(zip(indices.tolist(), read, strict=True))
-    report = {f"score_{name}": point_score(torch.tensor(found)) for name, found in shares.items()}
+    report = {f"score_{name}": compute_point_score(torch.tensor(found)) for name, found in shares.items()}
     for name, given in attempts.items():
-        scored = metrics(tally(exam.puzzles, [given[index] for index in sorted(given)]))
+        scored = compute_metrics(tally(evaluation_set.puzzles, [given[index] for index in sorted(given)]))
         report[f"pass2_output_{name}"] = scored["pass2_output"]
     return report
 
 
-def two_guesses(batch: Batch) -> list[tuple[Canvas, Canvas]]:
+def find_two_guesses(batch: Batch) -> list[tuple[Canvas, Canvas]]:
     """Find the two guesses that agree best with the demonstrations, as canvases, for each episode."""
     inputs = torch.cat([batch.query[:, None], batch.demo_inputs], dim=1)
     guesses = guess_outputs(inputs, guess_sizes(inputs, batch.demo_outputs, batch.demo_mask))
-    trust = agreement(guesses[:, 1:], batch.demo_outputs, batch.demo_mask)
+    trust = measure_agreement(guesses[:, 1:], batch.demo_outputs, batch.demo_mask)
     found = []
     for options, order in zip(
         guesses[:, 0].to(torch.uint8).numpy(), trust.argsort(dim=1, descending=True), strict=True
@@ -73,19 +82,19 @@ def look_up(batch: Batch) -> list[Canvas]:
         alone: dict[int, Counter[int]] = {}
         for source, target in zip(inputs[mask], outputs[mask], strict=True):
             for key, cell, answer in zip(
-                _neighbourhoods(source), source.ravel().tolist(), target.ravel().tolist(), strict=True
+                _list_neighborhoods(source), source.ravel().tolist(), target.ravel().tolist(), strict=True
             ):
                 near.setdefault(key, Counter())[answer] += 1
                 alone.setdefault(cell, Counter())[answer] += 1
         cells = [
             (near.get(key) or alone.get(cell) or Counter({cell: 1})).most_common(1)[0][0]
-            for key, cell in zip(_neighbourhoods(query), query.ravel().tolist(), strict=True)
+            for key, cell in zip(_list_neighborhoods(query), query.ravel().tolist(), strict=True)
         ]
         answers.append(np.array(cells, dtype=np.uint8).reshape(query.shape))
     return answers
 
 
-def point_score(right: Tensor) -> float:
+def compute_point_score(right: Tensor) -> float:
     """Compute the likelihood of answers that are points: in hindsight as unsure as is best.
 
     Args:
@@ -99,12 +108,12 @@ def point_score(right: Tensor) -> float:
     return float(np.exp(logs).mean(0).max()) if len(shares) else 0.0
 
 
-def right_share(answer: Canvas, target: Canvas) -> float:
+def compute_right_share(answer: Canvas, target: Canvas) -> float:
     """Compute the share of right symbols of a grid and its edge."""
     shown = target != PAD
     return float((answer == target)[shown].mean())
 
 
-def _neighbourhoods(canvas: Canvas) -> list[bytes]:
+def _list_neighborhoods(canvas: Canvas) -> list[bytes]:
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(canvas, 1), (3, 3))
     return [window.tobytes() for row in windows for window in row]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from searchlight.models.arc.puzzles import Grid, Puzzle, cell_accuracy
+from searchlight.models.arc.puzzles import Grid, Puzzle, compute_cell_accuracy
 
 SUMS = (
     "puzzles",
@@ -30,7 +30,7 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
         attempts: Two ranked attempts for each test, in the order of the puzzles and their tests.
 
     Returns:
-        The sums by name, from which `metrics` computes the metrics.
+        The sums by name, from which `compute_metrics` computes the metrics.
 
     Raises:
         ValueError: The number of attempts is not the number of tests.
@@ -47,7 +47,7 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
         hits = 0
         for source, truth in puzzle.tests:
             first, second = next(remaining)
-            accuracy, identity = cell_accuracy(first, truth), cell_accuracy(source, truth)
+            accuracy, identity = compute_cell_accuracy(first, truth), compute_cell_accuracy(source, truth)
             hits += any(np.array_equal(attempt, truth) for attempt in (first, second))
             sums["outputs"] += 1
             sums["cell_acc"] += accuracy
@@ -68,7 +68,7 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
     return sums
 
 
-def metrics(sums: Mapping[str, float]) -> dict[str, float]:
+def compute_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Return metrics from the sums of `tally`. A share of an empty set is 0.
 
     Returns:
@@ -76,30 +76,30 @@ def metrics(sums: Mapping[str, float]) -> dict[str, float]:
             official score.
         pass2_output: The share of test outputs for which one of two attempts is right.
         size_acc: The share of first attempts with the right height and width.
-        cell_acc: The mean `cell_accuracy` of first attempts over outputs.
-        identity_acc: The mean `cell_accuracy` of the input as an answer.
+        cell_acc: The mean `compute_cell_accuracy` of first attempts over outputs.
+        identity_acc: The mean `compute_cell_accuracy` of the input as an answer.
         cell_lift: The gain over the input, as a share of the largest gain: (acc - identity) / (1 - identity).
         cell_acc_same_shape, cell_lift_same_shape: The same over puzzles that keep the shape of their inputs.
         changed_cell_acc: The share of right cells among the cells that the answer changes, over the same puzzles.
     """
 
-    def share(part: str, whole: str) -> float:
+    def compute_share(part: str, whole: str) -> float:
         return sums[part] / sums[whole] if sums[whole] else 0.0
 
-    def lift(accuracy: float, identity: float) -> float:
+    def compute_lift(accuracy: float, identity: float) -> float:
         return (accuracy - identity) / (1.0 - identity) if identity < 1.0 else 0.0
 
-    accuracy, identity = share("cell_acc", "outputs"), share("identity_acc", "outputs")
-    same_accuracy = share("cell_acc_same_shape", "same_shape_outputs")
-    same_identity = share("identity_acc_same_shape", "same_shape_outputs")
+    accuracy, identity = compute_share("cell_acc", "outputs"), compute_share("identity_acc", "outputs")
+    same_accuracy = compute_share("cell_acc_same_shape", "same_shape_outputs")
+    same_identity = compute_share("identity_acc_same_shape", "same_shape_outputs")
     return {
-        "pass2_task": share("puzzle_hits", "puzzles"),
-        "pass2_output": share("output_hits", "outputs"),
-        "size_acc": share("size_hits", "outputs"),
+        "pass2_task": compute_share("puzzle_hits", "puzzles"),
+        "pass2_output": compute_share("output_hits", "outputs"),
+        "size_acc": compute_share("size_hits", "outputs"),
         "cell_acc": accuracy,
         "identity_acc": identity,
-        "cell_lift": lift(accuracy, identity),
+        "cell_lift": compute_lift(accuracy, identity),
         "cell_acc_same_shape": same_accuracy,
-        "cell_lift_same_shape": lift(same_accuracy, same_identity),
-        "changed_cell_acc": share("changed_cell_hits", "changed_cells"),
+        "cell_lift_same_shape": compute_lift(same_accuracy, same_identity),
+        "changed_cell_acc": compute_share("changed_cell_hits", "changed_cells"),
     }

@@ -66,7 +66,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = int(max(font.getlength(case.puzzle) for case in cases)) + MARGIN
     lefts = [MARGIN + beside + column * (PANEL + GAP) for column in range(len(TITLES))]
-    cells = [_cell(case) for case in cases]
+    cells = [_compute_cell_side(case) for case in cases]
     heights = [
         cell * max(grid.shape[0] for grid in case.grids) + 1 + GAP for case, cell in zip(cases, cells, strict=True)
     ]
@@ -81,14 +81,14 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
         pen.text((MARGIN, top + GAP // 2), case.puzzle, INK, font)
         corners = [(left, top + GAP // 2) for left in lefts]
         for grid, corner in zip(case.grids, corners, strict=True):
-            _grid(pen, grid, cell, corner)
+            _draw_grid(pen, grid, cell, corner)
         for attempt, corner in zip((case.first, case.second), corners[4:], strict=True):
             _mark(pen, attempt, np.array_equal(attempt, case.target), cell, corner)
         top += height
     return np.array(image)
 
 
-def _grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
+def _draw_grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
     """Draw each cell with the line around it, which it shares with its neighbours."""
     left, top = corner
     for (row, column), colour in np.ndenumerate(grid):
@@ -109,7 +109,7 @@ def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: 
         pen.line((x + 2, y + MARK - 2, x + MARK - 2, y + 2), colour, 3)
 
 
-def _cell(case: Case) -> int:
+def _compute_cell_side(case: Case) -> int:
     """Compute the side of a cell with its line, in pixels."""
     longest = max(max(grid.shape) for grid in case.grids)
     return min(CELL, int(PANEL // longest))

@@ -1,11 +1,11 @@
 """The policy that changes the trust in hypotheses, and its rewards."""
 
 from searchlight.models.arc.policy.prompt_policy import Gaussian, PromptPolicy
-from searchlight.models.arc.policy.reward import rewards, total
+from searchlight.models.arc.policy.reward import compute_rewards, sum_rewards
 
 __all__ = [
     "Gaussian",
     "PromptPolicy",
-    "rewards",
-    "total",
+    "compute_rewards",
+    "sum_rewards",
 ]

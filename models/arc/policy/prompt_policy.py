@@ -123,7 +123,7 @@ def squash(u: Tensor, scale: float = SCALE) -> Tensor:
     return scale * u.tanh()
 
 
-def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
+def compute_log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
     """Compute the log-density of the squashed action `squash(u, scale)`.
 
     This is log N(u; mean, sigma) - sum log(scale * (1 - tanh(u)^2)). It is computed from `u` and not from the action,
@@ -144,7 +144,7 @@ def log_prob(u: Tensor, gaussian: Gaussian, scale: float = SCALE) -> Tensor:
     return (density - slope).sum(-1)
 
 
-def entropy(gaussian: Gaussian) -> Tensor:
+def compute_entropy(gaussian: Gaussian) -> Tensor:
     """Return the entropy before squashing, in nats, shape (B,).
 
     Like the log-probability, it is a sum over the entries, so that a weight fits any number of entries.
@@ -152,7 +152,7 @@ def entropy(gaussian: Gaussian) -> Tensor:
     return (gaussian.log_sigma + 0.5 * math.log(2 * math.pi * math.e)).expand_as(gaussian.mean).sum(-1)
 
 
-def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
+def compute_kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
     """Return the KL divergence from N(0, sigma0^2), in nats, shape (B,), as a sum over the entries.
 
     Squashing does not change the divergence, because it changes both densities by the same factor.
@@ -164,7 +164,7 @@ def kl(gaussian: Gaussian, sigma0: float = SIGMA) -> Tensor:
 
 
 @torch.no_grad()
-def advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
+def compute_advantages(rewards: Tensor, reward_scale: float, normalize: bool = False) -> Tensor:
     """Compute the advantage of each sample over the others of its puzzle, with leave-one-out baselines.
 
     The baseline of a sample is the mean of the K - 1 other rewards of its puzzle (Kool et al. 2019; Ahmadian et al.
@@ -202,7 +202,7 @@ def has_spread(rewards: Tensor, least: float = SPREAD) -> Tensor:
     return (rewards.amax(1) - rewards.amin(1)) >= least
 
 
-def reinforce(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = SCALE) -> Tensor:
+def compute_reinforce_loss(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = SCALE) -> Tensor:
     """Compute the REINFORCE loss of each puzzle: minus the log-probability, weighted with the advantage.
 
     Gradients pass through the log-probability only. Samples and advantages are detached.
@@ -216,7 +216,7 @@ def reinforce(gaussian: Gaussian, u: Tensor, advantages: Tensor, scale: float = 
     Returns:
         The means over the samples, float32 of shape (B,).
     """
-    return -(advantages.detach() * log_prob(u.detach(), gaussian, scale)).mean(1)
+    return -(advantages.detach() * compute_log_prob(u.detach(), gaussian, scale)).mean(1)
 
 
 def clip_rows(gradient: Tensor, limit: float) -> Tensor:

@@ -5,7 +5,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles import BORDER, FIRST_COLOUR, PAD, cell_accuracies, extents, likeliest_sizes
+from searchlight.models.arc.puzzles import (
+    BORDER,
+    FIRST_COLOUR,
+    PAD,
+    compute_cell_accuracies,
+    find_likeliest_sizes,
+    measure_extents,
+)
 
 CELL_LIFT = 0.2
 SIZE = 0.1
@@ -31,7 +38,7 @@ class Rewards(NamedTuple):
 
 
 @torch.no_grad()
-def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
+def compute_rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
     """Compute the parts of the reward of each answer.
 
     The answer is the most likely colour in each cell of the most likely size. With a wrong size, missing and surplus
@@ -46,20 +53,20 @@ def rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
     """
     log_probs = logits.float().log_softmax(-1)
     colours = log_probs[..., FIRST_COLOUR:]
-    sizes = likeliest_sizes(colours.logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
+    sizes = find_likeliest_sizes(colours.logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
     places = torch.arange(logits.shape[1], device=logits.device)
     inside = (places < sizes[:, :1])[:, :, None] & (places < sizes[:, 1:])[:, None, :]
     answer = torch.where(inside, colours.argmax(-1) + FIRST_COLOUR, PAD)
 
-    accuracy, identity = cell_accuracies(answer, target), cell_accuracies(query, target)
+    accuracy, identity = compute_cell_accuracies(answer, target), compute_cell_accuracies(query, target)
     room = torch.where(identity < 1, 1 - identity, 1.0)
     lift = ((accuracy - identity) / room).clamp(min=-1.0)
     shown = target != PAD
     right = log_probs.gather(-1, target.long()[..., None])[..., 0] * shown
     likelihood = (right.flatten(1).sum(1) / shown.flatten(1).sum(1).clamp(min=1)).clamp(min=WORST)
-    return Rewards((accuracy == 1).float(), lift, (sizes == extents(target)).all(1).float(), likelihood)
+    return Rewards((accuracy == 1).float(), lift, (sizes == measure_extents(target)).all(1).float(), likelihood)
 
 
-def total(rewards: Rewards) -> Tensor:
+def sum_rewards(rewards: Rewards) -> Tensor:
     """Return the sum of the parts, shape (N,). A right answer has the largest part, 1."""
     return rewards.exact + CELL_LIFT * rewards.cell_lift + SIZE * rewards.size + LIKELIHOOD * rewards.likelihood

@@ -1,10 +1,10 @@
 """The prompt of a puzzle: features and a text of its demonstrations, read by a language model."""
 
-from searchlight.models.arc.prompt.cache import VectorCache, puzzle_key
+from searchlight.models.arc.prompt.cache import VectorCache, hash_puzzle
 from searchlight.models.arc.prompt.encoder import Fuse, PromptEncoder
-from searchlight.models.arc.prompt.features import FEATURES, puzzle_features
+from searchlight.models.arc.prompt.features import FEATURES, compute_puzzle_features
 from searchlight.models.arc.prompt.language import HUB_ID, LanguageModel, load_language_model
-from searchlight.models.arc.prompt.text import grids_text, rule_text
+from searchlight.models.arc.prompt.text import describe_rule, format_grids
 
 __all__ = [
     "FEATURES",
@@ -13,9 +13,9 @@ __all__ = [
     "LanguageModel",
     "PromptEncoder",
     "VectorCache",
-    "grids_text",
+    "format_grids",
     "load_language_model",
-    "puzzle_features",
-    "puzzle_key",
-    "rule_text",
+    "compute_puzzle_features",
+    "hash_puzzle",
+    "describe_rule",
 ]

@@ -17,7 +17,7 @@ BATCH = 8
 LENGTHS = 16
 
 
-def puzzle_key(demonstrations: Sequence[Pair], query: Grid) -> str:
+def hash_puzzle(demonstrations: Sequence[Pair], query: Grid) -> str:
     """Return the SHA-256 of a puzzle's demonstrations and of the query's input, 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for grid in (query, *(grid for pair in demonstrations for grid in pair)):
@@ -39,11 +39,11 @@ class VectorCache:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def vectors(self, keys: Sequence[str], texts: Sequence[str], language: LanguageModel) -> Tensor:
+    def get_vectors(self, keys: Sequence[str], texts: Sequence[str], language: LanguageModel) -> Tensor:
         """Return the vectors of texts. Compute those that are not in the cache.
 
         Args:
-            keys: A `puzzle_key` for each text.
+            keys: A `hash_puzzle` for each text.
             texts: The texts.
             language: A frozen language model.
 
@@ -58,7 +58,7 @@ class VectorCache:
                 "language must be frozen for its vectors to be kept, but got a trainable model. "
                 "Give the encoder token ids instead."
             )
-        entries = [_entry(key, text, language) for key, text in zip(keys, texts, strict=True)]
+        entries = [_hash_entry(key, text, language) for key, text in zip(keys, texts, strict=True)]
         missing = {
             entry: text for entry, text in zip(entries, texts, strict=True) if not self._has(entry, language.hidden)
         }
@@ -114,7 +114,7 @@ def read_texts(texts: Sequence[str], language: LanguageModel) -> Tensor:
     return vectors
 
 
-def _entry(key: str, text: str, language: LanguageModel) -> str:
+def _hash_entry(key: str, text: str, language: LanguageModel) -> str:
     # The text itself stands for its kind, and for the wording, which may change from one version to the next.
     # Other devices and formats round otherwise.
     number = f"{language.device.type} {next(language.parameters()).dtype}"

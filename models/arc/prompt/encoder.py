@@ -54,7 +54,7 @@ class PromptEncoder(nn.Module):
         self.language = language if trainable else None
         self.prefix = None
         if language is not None and prefix:
-            self.prefix = nn.Parameter(language.embedding_scale() * torch.randn(prefix, hidden))
+            self.prefix = nn.Parameter(language.measure_embedding_scale() * torch.randn(prefix, hidden))
 
     @property
     def needs_ids(self) -> bool:
@@ -67,7 +67,7 @@ class PromptEncoder(nn.Module):
         Args:
             text: Vectors of texts, float of shape (B, hidden); or token ids, integer of shape (B, L), which
                 the language model reads.
-            features: See `puzzle_features`, shape (B, 15).
+            features: See `compute_puzzle_features`, shape (B, 15).
 
         Returns:
             Prompts, float32 of shape (B, dim), each of mean about 0 and variance about 1.

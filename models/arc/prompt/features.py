@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles import COLOURS, FIRST_COLOUR, LARGEST_SIDE, SYMBOLS, extents, guess_sizes
+from searchlight.models.arc.puzzles import COLOURS, FIRST_COLOUR, LARGEST_SIDE, SYMBOLS, guess_sizes, measure_extents
 
 FEATURES: tuple[str, ...] = (
     "size_change_ratio",
@@ -32,7 +32,7 @@ FEATURES: tuple[str, ...] = (
 )
 
 
-def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
+def compute_puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
     """Compute the features of each episode, as means over its demonstrations.
 
     Args:
@@ -46,31 +46,31 @@ def puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, de
         900, sides are divided by 30, and numbers of colours by 10. Without demonstrations, their features are 0.
     """
     batch, demos = demo_mask.shape
-    pairs = _pair_features(demo_inputs.flatten(0, 1), demo_outputs.flatten(0, 1)).view(batch, demos, -1)
+    pairs = _compute_pair_features(demo_inputs.flatten(0, 1), demo_outputs.flatten(0, 1)).view(batch, demos, -1)
     used = demo_mask[:, :, None]
     means = pairs.masked_fill(~used, 0.0).sum(1) / used.sum(1).clamp(min=1)
     expected = guess_sizes(torch.cat([query[:, None], demo_inputs], dim=1), demo_outputs, demo_mask)[:, 0]
-    sizes = torch.cat([extents(query), expected], dim=1).float() / LARGEST_SIDE
-    query_colours = _colours(query).sum(1, keepdim=True) / COLOURS
+    sizes = torch.cat([measure_extents(query), expected], dim=1).float() / LARGEST_SIDE
+    query_colours = _find_colors(query).sum(1, keepdim=True) / COLOURS
     return torch.cat([means[:, :-1], query_colours, means[:, -1:], sizes], dim=1)
 
 
-def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
+def _compute_pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
     """Return ten features of each pair, float32 (N, 10), for symbols (N, S, S). The output's colours come last."""
-    before, after = extents(inputs), extents(outputs)
+    before, after = measure_extents(inputs), measure_extents(outputs)
     areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
     same_size = (before == after).all(1)
     in_either = (inputs >= FIRST_COLOUR) | (outputs >= FIRST_COLOUR)
-    changed = _share((inputs != outputs) & in_either, in_either)
-    had, has = _colours(inputs), _colours(outputs)
+    changed = _compute_share((inputs != outputs) & in_either, in_either)
+    had, has = _find_colors(inputs), _find_colors(outputs)
     features = [
         (areas[1] / areas[0]).log() / math.log(LARGEST_SIDE**2),
         same_size.float(),
         torch.where(same_size, changed, 1.0),
-        _share(had * has > 0, had + has > 0),
-        _correlation(inputs, outputs),
-        _symmetry(outputs, after) - _symmetry(inputs, before),
-        _density(outputs) - _density(inputs),
+        _compute_share(had * has > 0, had + has > 0),
+        _compute_correlation(inputs, outputs),
+        _compute_symmetry(outputs, after) - _compute_symmetry(inputs, before),
+        _compute_density(outputs) - _compute_density(inputs),
         ((has - had) > 0).sum(1) / COLOURS,
         ((had - has) > 0).sum(1) / COLOURS,
         has.sum(1) / COLOURS,
@@ -78,18 +78,18 @@ def _pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
     return torch.stack(features, dim=1)
 
 
-def _share(part: Tensor, whole: Tensor) -> Tensor:
+def _compute_share(part: Tensor, whole: Tensor) -> Tensor:
     """Return for each row the share of the true entries of `whole` that are true in `part`, or 0 without any."""
     return part.flatten(1).sum(1).float() / whole.flatten(1).sum(1).clamp(min=1)
 
 
-def _colours(canvases: Tensor) -> Tensor:
+def _find_colors(canvases: Tensor) -> Tensor:
     """Return whether each colour is on each canvas, float32 0 or 1 of shape (N, 10), for symbols (N, S, S)."""
     shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
     return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOUR:]
 
 
-def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
+def _compute_correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
     """Return the Pearson correlation of the masks of non-background cells of two grids, or 0 if one is constant.
 
     Colours are names, so that a correlation of their numbers has no meaning.
@@ -97,16 +97,16 @@ def _correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
     both = ((inputs >= FIRST_COLOUR) & (outputs >= FIRST_COLOUR)).flatten(1).float()
     count = both.sum(1).clamp(min=1)
 
-    def centred(canvases: Tensor) -> Tensor:
+    def center(canvases: Tensor) -> Tensor:
         filled = (canvases > FIRST_COLOUR).flatten(1) * both
         return (filled - (filled.sum(1) / count)[:, None]) * both
 
-    x, y = centred(inputs), centred(outputs)
+    x, y = center(inputs), center(outputs)
     spread = (x.square().sum(1) * y.square().sum(1)).sqrt()
     return torch.where(spread > 1e-4, (x * y).sum(1) / spread.clamp(min=1e-4), 0.0)
 
 
-def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
+def _compute_symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
     """Return the share of cells that equal their reflection, shape (N,), as a mean over both axes."""
     places = torch.arange(canvases.shape[-1], device=canvases.device)
     inside = canvases >= FIRST_COLOUR
@@ -115,10 +115,10 @@ def _symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
         opposite = (sizes[:, axis - 1, None] - 1 - places).clamp(min=0)
         index = opposite[:, :, None] if axis == 1 else opposite[:, None, :]
         mirrored = canvases.gather(axis, index.expand(canvases.shape))
-        shares.append(_share((mirrored == canvases) & inside, inside))
+        shares.append(_compute_share((mirrored == canvases) & inside, inside))
     return (shares[0] + shares[1]) / 2
 
 
-def _density(canvases: Tensor) -> Tensor:
+def _compute_density(canvases: Tensor) -> Tensor:
     """Return the share of a grid's cells that are not background, shape (N,), for symbols (N, S, S)."""
-    return _share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)
+    return _compute_share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from searchlight.models.arc.prompt.revision import folder_revision
+from searchlight.models.arc.prompt.revision import hash_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -72,7 +72,7 @@ class LanguageModel(nn.Module):
         """Return the device of its weights."""
         return next(self.parameters()).device
 
-    def embedding_scale(self) -> float:
+    def measure_embedding_scale(self) -> float:
         """Return the standard deviation of the token embeddings, with which a soft prefix is initialized."""
         weight: Tensor = self.model.get_input_embeddings().weight
         return float(weight.detach().float().std())
@@ -84,7 +84,7 @@ class LanguageModel(nn.Module):
             ValueError: A text has no token.
         """
         # One by one: tokenizers that have worked on several texts at once warn when the process forks later.
-        whole = [self._ids(text) for text in texts]
+        whole = [self._encode(text) for text in texts]
         cut = sum(len(row) > self.max_tokens for row in whole)
         if cut:
             logger.warning(
@@ -103,7 +103,7 @@ class LanguageModel(nn.Module):
             target[: len(row)] = torch.tensor(row)
         return ids
 
-    def _ids(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         if self.tokenizer is None:
             return list(text.encode("ascii", errors="replace"))
         ids: list[int] = self.tokenizer(text, truncation=True, max_length=self.max_tokens + 1)["input_ids"]
@@ -156,10 +156,10 @@ def load_language_model(
     Raises:
         ValueError: The model does not exist, or has no weights or no tokenizer.
     """
-    with _in_silence():
+    with _silence():
         if model is None:
             _refuse_revision(revision, "the tiny model")
-            return LanguageModel(_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
+            return LanguageModel(_build_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
         folder = Path(model).expanduser()
         if model and folder.is_dir():
             _refuse_revision(revision, f"the folder {model!r}")
@@ -168,10 +168,10 @@ def load_language_model(
                     f"model must be a folder with a config.json, but {str(folder)!r} has none. "
                     "Point it at a model that save_pretrained wrote."
                 )
-            version = folder_revision(folder)
+            version = hash_folder(folder)
             loaded, tokenizer = _load(str(folder), None, trainable)
         elif HUB_ID.fullmatch(model):
-            version = _commit(model, revision)
+            version = _resolve_commit(model, revision)
             loaded, tokenizer = _load(model, version, trainable)
         else:
             raise ValueError(
@@ -182,7 +182,7 @@ def load_language_model(
         return LanguageModel(loaded, tokenizer, model, version, trainable, min(max_tokens, longest))
 
 
-def _tiny() -> "PreTrainedModel":
+def _build_tiny() -> "PreTrainedModel":
     # Imported in the loader: it takes seconds and 150 MB, which searches without a language model need not pay.
     from transformers import Qwen2Config, Qwen2Model
 
@@ -218,7 +218,7 @@ def _load(model: str, revision: str | None, trainable: bool) -> "tuple[PreTraine
         tokenizer = AutoTokenizer.from_pretrained(model, **options)
     except Exception as error:  # transformers raises errors of nearly every type for files that hold no model
         raise ValueError(
-            f"model must hold a language model and its tokenizer, but got {model!r}: {_line(error)}. "
+            f"model must hold a language model and its tokenizer, but got {model!r}: {_get_first_line(error)}. "
             "Choose another, or download it again."
         ) from None
     # transformers draws missing weights at random, and only warns.
@@ -234,7 +234,7 @@ def _load(model: str, revision: str | None, trainable: bool) -> "tuple[PreTraine
     return loaded, tokenizer
 
 
-def _commit(model: str, revision: str | None) -> str:
+def _resolve_commit(model: str, revision: str | None) -> str:
     """Return the commit that a revision on the hub names now."""
     from transformers.utils import cached_file
 
@@ -243,7 +243,7 @@ def _commit(model: str, revision: str | None) -> str:
     except OSError as error:
         raise ValueError(
             f"model must be a folder that exists or an id on the Hugging Face hub, but {model!r} cannot be had: "
-            f"{_line(error)}. Correct it, or download the model where there is a network and give its folder."
+            f"{_get_first_line(error)}. Correct it, or download the model where there is a network and give its folder."
         ) from None
     # .../snapshots/COMMIT/config.json
     return Path(str(config)).parent.name
@@ -256,13 +256,13 @@ def _refuse_revision(revision: str | None, what: str) -> None:
         )
 
 
-def _line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".:")
 
 
 @contextmanager
-def _in_silence() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Suppress output on the terminal inside, and restore the global random state afterwards."""
     import warnings
 

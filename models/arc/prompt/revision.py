@@ -6,7 +6,7 @@ from pathlib import Path
 SMALL = 1 << 20
 
 
-def folder_revision(folder: Path) -> str:
+def hash_folder(folder: Path) -> str:
     """Return a hash of the names, sizes and contents of a folder's files, 16 hexadecimal digits.
 
     For files above 1 MiB, mostly weights, the time of the last change replaces the content, to save time. A copy of the

@@ -22,36 +22,37 @@ TURNS = {
 }
 
 
-def rule_text(demonstrations: Sequence[Pair], query: Grid) -> str:
+def describe_rule(demonstrations: Sequence[Pair], query: Grid) -> str:
     """Return a description of the demonstrations in at most 40 words.
 
     The text does not depend on symmetries and renamings of the puzzle or the order of its demonstrations, so that all
     views of a puzzle have one text.
     """
     asked = (
-        f"The query has {_size(query)} cells, {_plural(len(np.unique(query)), 'colour')}, "
-        f"{_plural(count_objects(query), 'object')}."
+        f"The query has {_format_size(query)} cells, {_pluralize(len(np.unique(query)), 'colour')}, "
+        f"{_pluralize(count_objects(query), 'object')}."
     )
     if not demonstrations:
         return f"Nothing is shown. {asked}"
-    return f"{_kind(demonstrations)} {_sizes(demonstrations)} {_contents(demonstrations)} {asked}"
+    parts = (describe(demonstrations) for describe in (_describe_kind, _describe_sizes, _describe_contents))
+    return " ".join([*parts, asked])
 
 
-def grids_text(demonstrations: Sequence[Pair], query: Grid) -> str:
+def format_grids(demonstrations: Sequence[Pair], query: Grid) -> str:
     """Return the grids as digits, with a line per row. The query comes first, so that it is never cut off."""
-    parts = [f"query\n{_digits(query)}"]
-    parts += [f"input\n{_digits(source)}\noutput\n{_digits(target)}" for source, target in demonstrations]
+    parts = [f"query\n{_format_digits(query)}"]
+    parts += [f"input\n{_format_digits(source)}\noutput\n{_format_digits(target)}" for source, target in demonstrations]
     return "\n".join(parts)
 
 
-def _digits(grid: Grid) -> str:
+def _format_digits(grid: Grid) -> str:
     return "\n".join("".join(map(str, row)) for row in grid.tolist())
 
 
-def _kind(demonstrations: Sequence[Pair]) -> str:
+def _describe_kind(demonstrations: Sequence[Pair]) -> str:
     """Find the first kind of change that all demonstrations show."""
     for name, group in TURNS.items():
-        if any(all(_equal(transform(a, symmetry), b) for a, b in demonstrations) for symmetry in group):
+        if any(all(_is_equal(transform(a, symmetry), b) for a, b in demonstrations) for symmetry in group):
             return f"The grid is {name}."
     for sentence, holds in KINDS:
         if all(holds(source, target) for source, target in demonstrations):
@@ -59,47 +60,47 @@ def _kind(demonstrations: Sequence[Pair]) -> str:
     return "The grid is rebuilt."
 
 
-def _sizes(demonstrations: Sequence[Pair]) -> str:
+def _describe_sizes(demonstrations: Sequence[Pair]) -> str:
     areas = fmean(target.size / source.size for source, target in demonstrations)
     if all(source.shape == target.shape for source, target in demonstrations):
         return "Sizes stay."
-    if len({_size(target) for _, target in demonstrations}) == 1:
-        return f"Outputs always have {_size(demonstrations[0][1])} cells."
+    if len({_format_size(target) for _, target in demonstrations}) == 1:
+        return f"Outputs always have {_format_size(demonstrations[0][1])} cells."
     if areas > 1.1:
         return f"Outputs are {areas:.1f} times larger."
     return "Outputs are smaller." if areas < 0.9 else "Shapes differ."
 
 
-def _contents(demonstrations: Sequence[Pair]) -> str:
+def _describe_contents(demonstrations: Sequence[Pair]) -> str:
     """Describe colours, changed cells, symmetry and objects, means over the demonstrations."""
     added = round(fmean(len(np.setdiff1d(b, a)) for a, b in demonstrations))
     removed = round(fmean(len(np.setdiff1d(a, b)) for a, b in demonstrations))
-    said = [f"{_plural(added, 'colour')} added", f"{removed} removed"]
+    said = [f"{_pluralize(added, 'colour')} added", f"{removed} removed"]
     if all(a.shape == b.shape for a, b in demonstrations):
         changed = fmean(float((a != b).mean()) for a, b in demonstrations)
         said.append(f"{round(10 * changed) * 10}% changed")
-    if all(_symmetric(b) for _, b in demonstrations):
+    if all(_is_symmetric(b) for _, b in demonstrations):
         said.append("symmetric")
     before, after = (round(fmean(count_objects(pair[side]) for pair in demonstrations)) for side in (0, 1))
-    return f"{', '.join(said)}. {_plural(before, 'object')} become {after}."
+    return f"{', '.join(said)}. {_pluralize(before, 'object')} become {after}."
 
 
-def _size(grid: Grid) -> str:
+def _format_size(grid: Grid) -> str:
     """Return the sides of a grid as text, the shorter first, so that a rotated grid has the same text."""
     short, long = sorted(grid.shape)
     return f"{short} by {long}"
 
 
-def _plural(count: int, noun: str) -> str:
+def _pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _equal(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+def _is_equal(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
     return a.shape == b.shape and bool((a == b).all())
 
 
 def _is_copy(a: Grid, b: Grid) -> bool:
-    return _equal(a, b)
+    return _is_equal(a, b)
 
 
 def _is_renamed(a: Grid, b: Grid) -> bool:
@@ -116,11 +117,11 @@ def _is_cleared(a: Grid, b: Grid) -> bool:
 
 
 def _is_recoloured(a: Grid, b: Grid) -> bool:
-    return a.shape == b.shape and _equal(a != 0, b != 0)
+    return a.shape == b.shape and _is_equal(a != 0, b != 0)
 
 
 def _is_moved(a: Grid, b: Grid) -> bool:
-    return a.shape == b.shape and _equal(np.sort(a, axis=None), np.sort(b, axis=None))
+    return a.shape == b.shape and _is_equal(np.sort(a, axis=None), np.sort(b, axis=None))
 
 
 def _is_edited(a: Grid, b: Grid) -> bool:
@@ -140,21 +141,21 @@ def _is_framed(a: Grid, b: Grid) -> bool:
 
 
 def _is_enlarged(a: Grid, b: Grid) -> bool:
-    times = _times(a, b)
-    return times is not None and _equal(a.repeat(times[0], 0).repeat(times[1], 1), b)
+    times = _count_repeats(a, b)
+    return times is not None and _is_equal(a.repeat(times[0], 0).repeat(times[1], 1), b)
 
 
 def _is_tiled(a: Grid, b: Grid) -> bool:
     """Return whether the output consists of copies of the input, which may be mirrored or turned by half."""
-    times = _times(a, b)
+    times = _count_repeats(a, b)
     if times is None:
         return False
     tiles = b.reshape(times[0], a.shape[0], times[1], a.shape[1]).swapaxes(1, 2)
     flips = [a[::rows, ::columns] for rows, columns in product((1, -1), repeat=2)]
-    return all(any(_equal(tile, flip) for flip in flips) for row in tiles for tile in row)
+    return all(any(_is_equal(tile, flip) for flip in flips) for row in tiles for tile in row)
 
 
-def _times(a: Grid, b: Grid) -> tuple[int, int] | None:
+def _count_repeats(a: Grid, b: Grid) -> tuple[int, int] | None:
     """Return how many times the input fits into a larger output, down and across, or None if it does not fit."""
     if b.size <= a.size or b.shape[0] % a.shape[0] or b.shape[1] % a.shape[1]:
         return None
@@ -179,5 +180,5 @@ KINDS: tuple[tuple[str, Callable[[Grid, Grid], bool]], ...] = (
 )
 
 
-def _symmetric(grid: Grid) -> bool:
-    return any(_equal(transform(grid, symmetry), grid) for symmetry in range(1, SYMMETRIES))
+def _is_symmetric(grid: Grid) -> bool:
+    return any(_is_equal(transform(grid, symmetry), grid) for symmetry in range(1, SYMMETRIES))

@@ -5,19 +5,19 @@ from searchlight.models.arc.puzzles.canvas import (
     FIRST_COLOUR,
     PAD,
     SYMBOLS,
-    cell_accuracies,
-    cell_accuracy,
-    extents,
-    likeliest_sizes,
-    to_canvases,
-    to_grid,
+    compute_cell_accuracies,
+    compute_cell_accuracy,
+    draw_canvases,
+    find_likeliest_sizes,
+    measure_extents,
+    read_grid,
 )
-from searchlight.models.arc.puzzles.contamination import check_disjoint, without
+from searchlight.models.arc.puzzles.contamination import check_disjoint, drop_leaked
 from searchlight.models.arc.puzzles.curriculum import Curriculum
 from searchlight.models.arc.puzzles.datasets import SOURCES, load_puzzles
-from searchlight.models.arc.puzzles.episodes import Batch, Episode, TestEpisodes, TrainingPool, rehearsals
+from searchlight.models.arc.puzzles.episodes import Batch, Episode, TestEpisodes, TrainingPool, hold_out_demonstrations
 from searchlight.models.arc.puzzles.generators.families import EASY
-from searchlight.models.arc.puzzles.guesses import GUESSES, agreement, guess_outputs, guess_sizes
+from searchlight.models.arc.puzzles.guesses import GUESSES, guess_outputs, guess_sizes, measure_agreement
 from searchlight.models.arc.puzzles.puzzle import (
     COLOURS,
     LARGEST_SIDE,
@@ -25,11 +25,11 @@ from searchlight.models.arc.puzzles.puzzle import (
     Pair,
     Puzzle,
     count_objects,
-    digest,
-    from_arrays,
-    to_arrays,
+    hash_puzzles,
+    pack_grids,
+    unpack_grids,
 )
-from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, inverse_symmetry, transform
+from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, invert_symmetry, transform
 
 __all__ = [
     "BORDER",
@@ -50,23 +50,23 @@ __all__ = [
     "SYMMETRIES",
     "TestEpisodes",
     "TrainingPool",
-    "agreement",
-    "cell_accuracies",
-    "cell_accuracy",
+    "measure_agreement",
+    "compute_cell_accuracies",
+    "compute_cell_accuracy",
     "check_disjoint",
     "count_objects",
-    "digest",
-    "extents",
-    "from_arrays",
+    "hash_puzzles",
+    "measure_extents",
+    "unpack_grids",
     "guess_outputs",
     "guess_sizes",
-    "inverse_symmetry",
-    "likeliest_sizes",
+    "invert_symmetry",
+    "find_likeliest_sizes",
     "load_puzzles",
-    "rehearsals",
-    "to_arrays",
-    "to_canvases",
-    "to_grid",
+    "hold_out_demonstrations",
+    "pack_grids",
+    "draw_canvases",
+    "read_grid",
     "transform",
-    "without",
+    "drop_leaked",
 ]

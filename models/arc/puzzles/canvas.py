@@ -20,7 +20,7 @@ FIRST_COLOUR = 2
 SYMBOLS = FIRST_COLOUR + COLOURS
 
 
-def to_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
+def draw_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
     """Draw a grid in the upper left corner of a canvas.
 
     Args:
@@ -44,16 +44,16 @@ def to_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
     return canvas
 
 
-def to_canvases(grids: Sequence[Grid], side: int) -> Tensor:
+def draw_canvases(grids: Sequence[Grid], side: int) -> Tensor:
     """Draw several grids: uint8 symbols of shape (grids, side, side)."""
     canvases = np.zeros((len(grids), side, side), dtype=np.uint8)
     for index, grid in enumerate(grids):
-        canvases[index] = to_canvas(grid, side)
+        canvases[index] = draw_canvas(grid, side)
     return torch.from_numpy(canvases)
 
 
-def to_grid(canvas: NDArray[np.uint8]) -> Grid:
-    """Return the grid on a canvas, also if the canvas is inconsistent. This is the inverse of `to_canvas`.
+def read_grid(canvas: NDArray[np.uint8]) -> Grid:
+    """Return the grid on a canvas, also if the canvas is inconsistent. This is the inverse of `draw_canvas`.
 
     The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so that a few wrong cells
     have no effect. Cells inside the grid without a colour become colour 0.
@@ -66,12 +66,12 @@ def to_grid(canvas: NDArray[np.uint8]) -> Grid:
     """
     symbols = torch.from_numpy(canvas.astype(np.int64))[None]
     agreement = torch.stack([symbols >= FIRST_COLOUR, symbols == BORDER, symbols == PAD]).float()
-    height, width = likeliest_sizes(*agreement)[0].tolist()
+    height, width = find_likeliest_sizes(*agreement)[0].tolist()
     inside = canvas[:height, :width]
     return np.where(inside >= FIRST_COLOUR, inside - FIRST_COLOUR, 0).astype(np.uint8)
 
 
-def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
+def find_likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
     """Find the size of the grid on each canvas, given how well each cell suits each part of the layout.
 
     Args:
@@ -84,7 +84,7 @@ def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
         Heights and widths in 1..side with the highest total score, int64 of shape (canvases, 2).
     """
     side = inside.shape[-1]
-    inside_sums, border_sums, pad_sums = (_prefix_sums(scores) for scores in (inside, border, pad))
+    inside_sums, border_sums, pad_sums = (_compute_prefix_sums(scores) for scores in (inside, border, pad))
     ends = torch.arange(1, side + 1, device=inside.device)
     edges = (ends + 1).clamp(max=side)
     grid = (slice(None), ends[:, None], ends[None, :])
@@ -95,26 +95,26 @@ def likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
     return torch.stack([best // side + 1, best % side + 1], dim=1)
 
 
-def extents(canvases: Tensor) -> Tensor:
+def measure_extents(canvases: Tensor) -> Tensor:
     """Return height and width of the grid on each canvas, int64 of shape (..., 2), for symbols (..., S, S)."""
     colour = canvases >= FIRST_COLOUR
     return torch.stack([colour.any(-1).sum(-1), colour.any(-2).sum(-1)], dim=-1)
 
 
-def cell_accuracy(prediction: Grid, truth: Grid) -> float:
+def compute_cell_accuracy(prediction: Grid, truth: Grid) -> float:
     """Return the number of matching cells in the overlap of two grids, divided by the larger of both areas."""
     side = max(prediction.shape + truth.shape)
-    return float(cell_accuracies(to_canvases([prediction], side), to_canvases([truth], side)))
+    return float(compute_cell_accuracies(draw_canvases([prediction], side), draw_canvases([truth], side)))
 
 
-def cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
-    """Return the `cell_accuracy` of answers and targets, symbols of shape (N, S, S), as float32 of shape (N,)."""
+def compute_cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
+    """Return the cell accuracy of answers and targets, symbols of shape (N, S, S), as float32 of shape (N,)."""
     matching = ((answers == targets) & (targets >= FIRST_COLOUR)).flatten(1).sum(1)
-    area = torch.maximum(extents(answers).prod(1), extents(targets).prod(1))
+    area = torch.maximum(measure_extents(answers).prod(1), measure_extents(targets).prod(1))
     return matching.float() / area.clamp(min=1)
 
 
-def _prefix_sums(scores: Tensor) -> Tensor:
+def _compute_prefix_sums(scores: Tensor) -> Tensor:
     """Add up all cells above and left: (canvases, side, side) -> (canvases, side + 1, side + 1)."""
     sums = scores.new_zeros(scores.shape[0], scores.shape[1] + 1, scores.shape[2] + 1, dtype=torch.float64)
     sums[:, 1:, 1:] = scores.double().cumsum(1).cumsum(2)

@@ -40,23 +40,25 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
     Two pairs are equal if a symmetry and a permutation of colours of `augment` map one to the other, because training
     uses these. Puzzles from one re-arc file have the id of the file.
     """
-    ids = {_task(puzzle.id): puzzle.id for puzzle in evaluation}
+    ids = {_get_task_id(puzzle.id): puzzle.id for puzzle in evaluation}
     # Few pairs look alike before they are turned, so that few must be.
-    alike = {_look(pair) for puzzle in training if _task(puzzle.id) not in ids for pair in puzzle.pairs}
+    alike = {
+        _summarize_pair(pair) for puzzle in training if _get_task_id(puzzle.id) not in ids for pair in puzzle.pairs
+    }
     answers: dict[Form, set[str]] = defaultdict(set)
     shown: dict[Form, set[str]] = defaultdict(set)
     for puzzle in evaluation:
         for found, pairs in (answers, puzzle.tests), (shown, puzzle.demonstrations):
             for pair in pairs:
-                if _look(pair) in alike:
-                    found[_form(pair)].add(puzzle.id)
+                if _summarize_pair(pair) in alike:
+                    found[_compute_form(pair)].add(puzzle.id)
     asked = {form[0] for form in (*answers, *shown)}
     leaks = []
     for puzzle in training:
-        if (task := _task(puzzle.id)) in ids:
+        if (task := _get_task_id(puzzle.id)) in ids:
             leaks.append(Leak(puzzle.id, ids[task], "id"))
             continue
-        forms = {_form(pair) for pair in puzzle.pairs if _look(pair) in asked}
+        forms = {_compute_form(pair) for pair in puzzle.pairs if _summarize_pair(pair) in asked}
         answered = {other for form in forms for other in answers.get(form, ())}
         often = Counter(other for form in forms for other in shown.get(form, ()))
         hinted = {other for other, count in often.items() if count >= CHANCE} - answered
@@ -83,7 +85,7 @@ def check_disjoint(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> 
         )
 
 
-def without(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> tuple[Puzzle, ...]:
+def drop_leaked(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> tuple[Puzzle, ...]:
     """Return the training puzzles that are not among the evaluation puzzles.
 
     Raises:
@@ -99,12 +101,12 @@ def without(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> tuple[P
     return kept
 
 
-def _task(id: str) -> str:
+def _get_task_id(id: str) -> str:
     made = re.fullmatch(r"([0-9a-f]{8})-\d+", id)
     return made[1] if made else id
 
 
-def _look(pair: Pair) -> Hashable:
+def _summarize_pair(pair: Pair) -> Hashable:
     """Return a key of a pair that symmetries and permutations of colours do not change."""
     counts = (np.bincount(grid.ravel(), minlength=COLOURS) for grid in pair)
     return tuple(
@@ -112,15 +114,17 @@ def _look(pair: Pair) -> Hashable:
     )
 
 
-def _form(pair: Pair) -> Form:
+def _compute_form(pair: Pair) -> Form:
     """Return a key that two pairs share exactly if a symmetry and a permutation of colours map one to the other.
 
-    Its first item is the key of `_look`.
+    Its first item is the key of `_summarize_pair`.
     """
-    return _look(pair), *min(_renamed(transform(grid, symmetry) for grid in pair) for symmetry in range(SYMMETRIES))
+    return _summarize_pair(pair), *min(
+        _number_colors(transform(grid, symmetry) for grid in pair) for symmetry in range(SYMMETRIES)
+    )
 
 
-def _renamed(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], ...], bytes]:
+def _number_colors(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], ...], bytes]:
     """Return shapes and cells, with colours numbered in the order of appearance and background 0."""
     listed = list(grids)
     cells = np.concatenate([grid.ravel() for grid in listed])

@@ -36,7 +36,7 @@ class Curriculum:
 
     def share(self, epoch: float) -> float:
         """Return the share of the window, which falls linearly from `start` to 0 over the run."""
-        return self.start * (1 - self._progress(epoch))
+        return self.start * (1 - self._compute_progress(epoch))
 
     def draw(self, levels: Tensor, samples: int, epoch: float, generator: torch.Generator) -> Tensor:
         """Draw the indices of an epoch.
@@ -59,12 +59,12 @@ class Curriculum:
         drawn = [torch.randperm(len(levels), generator=generator) for _ in range(rounds)]
         parts = [torch.cat(drawn)[: samples - focused]] if drawn else []
         if focused:
-            distance = (levels.double() - self._progress(epoch)) / WINDOW
+            distance = (levels.double() - self._compute_progress(epoch)) / WINDOW
             window = (-0.5 * distance.square()).softmax(0)
             parts.append(torch.multinomial(window, focused, replacement=True, generator=generator))
         return torch.cat(parts)
 
-    def _progress(self, epoch: float) -> float:
+    def _compute_progress(self, epoch: float) -> float:
         return 1.0 if epoch >= self.epochs - 1 else max(0.0, epoch / (self.epochs - 1))
 
 

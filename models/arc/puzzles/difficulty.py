@@ -16,7 +16,7 @@ from searchlight.models.arc.puzzles.puzzle import COLOURS, LARGEST_SIDE, Puzzle,
 MANY_OBJECTS = 100
 
 
-def difficulty(puzzle: Puzzle) -> float:
+def estimate_difficulty(puzzle: Puzzle) -> float:
     """Estimate the difficulty of a puzzle, the mean of five numbers in 0..1.
 
     - the cells of the larger grid of a demonstration, on a logarithmic scale of which 1 is 30 by 30;
@@ -28,26 +28,26 @@ def difficulty(puzzle: Puzzle) -> float:
 
     The first, the third and the fourth are means over the demonstrations.
     """
-    return _difficulties([puzzle])[0]
+    return _estimate_difficulties([puzzle])[0]
 
 
-def levels(puzzles: Sequence[Puzzle]) -> Tensor:
+def rank_difficulties(puzzles: Sequence[Puzzle]) -> Tensor:
     """Return the ranks of puzzles by difficulty, scaled to 0..1.
 
-    Puzzles with a level of their source are ranked by it among each other. The other puzzles are ranked by `difficulty`
-    among each other.
+    Puzzles with a level of their source are ranked by it among each other. The other puzzles are ranked by
+    `estimate_difficulty` among each other.
 
     Returns:
         float32 of shape (puzzles,), 0 for the easiest puzzle and 1 for the hardest. Ties share the mean of their ranks.
     """
     known = np.array([puzzle.level is not None for puzzle in puzzles], dtype=bool)
     placed = np.zeros(len(puzzles))
-    placed[known] = _places([puzzle.level for puzzle in puzzles if puzzle.level is not None])
-    placed[~known] = _places(_difficulties([puzzle for puzzle in puzzles if puzzle.level is None]))
+    placed[known] = _rank_values([puzzle.level for puzzle in puzzles if puzzle.level is not None])
+    placed[~known] = _rank_values(_estimate_difficulties([puzzle for puzzle in puzzles if puzzle.level is None]))
     return torch.from_numpy(placed).float()
 
 
-def _places(values: Sequence[float]) -> NDArray[np.float64]:
+def _rank_values(values: Sequence[float]) -> NDArray[np.float64]:
     """Return ranks, scaled to 0..1. Ties share the mean of their ranks. A single value has the rank 0.5."""
     if len(values) < 2:
         return np.full(len(values), 0.5)
@@ -57,7 +57,7 @@ def _places(values: Sequence[float]) -> NDArray[np.float64]:
     return places
 
 
-def _difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
+def _estimate_difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
     found = []
     for puzzle in puzzles:
         pairs = puzzle.demonstrations

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.canvas import SYMBOLS, to_canvases
+from searchlight.models.arc.puzzles.canvas import SYMBOLS, draw_canvases
 from searchlight.models.arc.puzzles.curriculum import UNIFORM, Curriculum
-from searchlight.models.arc.puzzles.difficulty import levels
-from searchlight.models.arc.puzzles.puzzle import LARGEST_SIDE, Grid, Pair, Puzzle, longest_side
-from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, random_renamings, rename, transform
+from searchlight.models.arc.puzzles.difficulty import rank_difficulties
+from searchlight.models.arc.puzzles.puzzle import LARGEST_SIDE, Grid, Pair, Puzzle, find_longest_side
+from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, draw_renamings, rename, transform
 
 
 class Batch(NamedTuple):
@@ -82,15 +82,15 @@ class TrainingPool:
         starts = counts.cumsum(0) - counts
         self._count = counts.repeat_interleave(counts)
         self._start = starts.repeat_interleave(counts)
-        sides = [longest_side(group) for group in groups]
+        sides = [find_longest_side(group) for group in groups]
         self._side = torch.tensor(sides).repeat_interleave(counts)
-        self._level = levels(asked).repeat_interleave(counts)
+        self._level = rank_difficulties(asked).repeat_interleave(counts)
 
     def __len__(self) -> int:
         """Return the number of pairs."""
         return len(self._side)
 
-    def episodes(self) -> list[Episode]:
+    def list_episodes(self) -> list[Episode]:
         """Return an episode for each pair: all other pairs of its puzzle, and its input."""
         return [
             Episode(group[:index] + group[index + 1 :], group[index][0])
@@ -116,7 +116,7 @@ class TrainingPool:
             epoch: The number of the epoch, counted from 0.
 
         Returns:
-            The indices of pairs for `batch`, one tensor per batch, int64 of shape (batch_size,).
+            The indices of pairs for `build_batch`, one tensor per batch, int64 of shape (batch_size,).
         """
         drawn = curriculum.draw(self._level, samples, epoch, generator)
         # Small canvases are cheap only if no large one is in their batch.
@@ -124,7 +124,7 @@ class TrainingPool:
         batches = torch.split(ordered, batch_size)
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
-    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+    def build_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return the episodes of the pairs `indices`.
 
         The generator draws the demonstrations, their order, the symmetry and the permutation of colours.
@@ -137,9 +137,9 @@ class TrainingPool:
         mask = others.gather(1, shown)
         demos = torch.where(mask, start[:, None] + shown, indices[:, None])
         symmetry = torch.randint(SYMMETRIES, (len(indices),), generator=generator)
-        tables = random_renamings(len(indices), generator)
+        tables = draw_renamings(len(indices), generator)
         side = int(self._side[indices].max()) + 1
-        return self._pairs.batch(indices, demos, mask, symmetry, tables, side)
+        return self._pairs.build_batch(indices, demos, mask, symmetry, tables, side)
 
 
 class TestEpisodes:
@@ -174,10 +174,10 @@ class TestEpisodes:
         tests = len(self.owner)
         self.symmetry = torch.randint(SYMMETRIES, (tests * views,), generator=generator)
         self.symmetry[::views] = 0
-        self.tables = random_renamings(tests * views, generator)
+        self.tables = draw_renamings(tests * views, generator)
         self.tables[::views] = torch.arange(SYMBOLS, dtype=torch.uint8)
 
-        sides = [_foreseeable_side(puzzle) for puzzle in puzzles]
+        sides = [_estimate_side(puzzle) for puzzle in puzzles]
         demos = [puzzle.demonstrations[:max_demos] for puzzle in puzzles]
         self._demos = demos
         shown = [pair for group in demos for pair in group]
@@ -189,13 +189,13 @@ class TestEpisodes:
         self._start = (counts.cumsum(0) - counts)[self.owner].repeat_interleave(views)
         self._query = (len(shown) + torch.arange(tests)).repeat_interleave(views)
         self._side = torch.tensor(sides)[self.owner].repeat_interleave(views)
-        self.fits = torch.tensor([longest_side([pair]) for pair in asked]) <= torch.tensor(sides)[self.owner]
+        self.fits = torch.tensor([find_longest_side([pair]) for pair in asked]) <= torch.tensor(sides)[self.owner]
 
     def __len__(self) -> int:
         """Return the number of episodes, tests times views."""
         return len(self._query)
 
-    def episodes(self) -> list[Episode]:
+    def list_episodes(self) -> list[Episode]:
         """Return an episode for each test, without views."""
         owners = self.owner.tolist()
         return [Episode(self._demos[owner], query) for owner, query in zip(owners, self._queries, strict=True)]
@@ -204,22 +204,24 @@ class TestEpisodes:
         """Return the indices of episodes in batches of similar canvas side, each int64 of shape (batch_size,)."""
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
-    def by_puzzle(self) -> list[Tensor]:
+    def group_by_puzzle(self) -> list[Tensor]:
         """Return the indices of the episodes of each puzzle with a test, int64."""
         counts = torch.bincount(self.owner) * self.views
         return [part for part in torch.split(torch.arange(len(self)), counts.tolist()) if len(part)]
 
-    def batch(self, indices: Tensor) -> Batch:
+    def build_batch(self, indices: Tensor) -> Batch:
         """Return the episodes `indices`. The target is the part of the answer that fits on the canvas."""
         count, start = self._count[indices], self._start[indices]
         offsets = torch.arange(int(count.max()))
         mask = offsets < count[:, None]
         demos = torch.where(mask, start[:, None] + offsets, self._query[indices][:, None])
         side = int(self._side[indices].max()) + 1
-        return self._pairs.batch(self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side)
+        return self._pairs.build_batch(
+            self._query[indices], demos, mask, self.symmetry[indices], self.tables[indices], side
+        )
 
 
-def rehearsals(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
+def hold_out_demonstrations(puzzle: Puzzle, count: int) -> Iterator[Puzzle]:
     """Yield a puzzle for each of the last `count` demonstrations of `puzzle`, whose test is that demonstration.
 
     The other demonstrations stay demonstrations. A puzzle with a single demonstration yields nothing.
@@ -234,16 +236,18 @@ class _PairStore:
     """Stores the canvases of pairs in all symmetries, and gathers batches from them."""
 
     def __init__(self, pairs: Sequence[Pair], side: int | None = None) -> None:
-        longest = longest_side(pairs)
+        longest = find_longest_side(pairs)
         canvas = max(longest, side or 0) + 1
         self.inputs = torch.stack(
-            [to_canvases([transform(source, s) for source, _ in pairs], canvas) for s in range(SYMMETRIES)]
+            [draw_canvases([transform(source, s) for source, _ in pairs], canvas) for s in range(SYMMETRIES)]
         )
         self.outputs = torch.stack(
-            [to_canvases([transform(target, s) for _, target in pairs], canvas) for s in range(SYMMETRIES)]
+            [draw_canvases([transform(target, s) for _, target in pairs], canvas) for s in range(SYMMETRIES)]
         )
 
-    def batch(self, query: Tensor, demos: Tensor, mask: Tensor, symmetry: Tensor, tables: Tensor, side: int) -> Batch:
+    def build_batch(
+        self, query: Tensor, demos: Tensor, mask: Tensor, symmetry: Tensor, tables: Tensor, side: int
+    ) -> Batch:
         pairs = torch.cat([query[:, None], demos], dim=1)
         turned = symmetry[:, None]
         stacked = torch.cat([self.inputs[turned, pairs], self.outputs[turned, pairs]], dim=1)
@@ -254,11 +258,11 @@ class _PairStore:
         return Batch(inputs[:, 0], outputs[:, 0], inputs[:, 1:], outputs[:, 1:], mask)
 
 
-def _foreseeable_side(puzzle: Puzzle) -> int:
+def _estimate_side(puzzle: Puzzle) -> int:
     """Return an estimate of the longest side of a puzzle's grids, which does not depend on the answers."""
     asked = max(int(side) for source, _ in puzzle.tests for side in source.shape)
     growth: float = max(max(target.shape) / max(source.shape) for source, target in puzzle.demonstrations)
-    return min(max(longest_side(puzzle.demonstrations), asked, round(growth * asked)), LARGEST_SIDE)
+    return min(max(find_longest_side(puzzle.demonstrations), asked, round(growth * asked)), LARGEST_SIDE)
 
 
 def _check_max_demos(max_demos: int) -> None:

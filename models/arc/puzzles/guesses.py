@@ -9,7 +9,7 @@ Shapes: B episodes, D demonstrations, M = 1 + D inputs (the query first), S the 
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.canvas import BORDER, FIRST_COLOUR, extents
+from searchlight.models.arc.puzzles.canvas import BORDER, FIRST_COLOUR, measure_extents
 
 GUESSES = 13
 
@@ -28,19 +28,19 @@ def guess_sizes(inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tens
     Returns:
         int64 of shape (B, M, 2), each in 1..S.
     """
-    size = extents(inputs).double()
-    source, target = size[:, 1:].clamp(min=1.0), extents(demo_outputs).double()
+    size = measure_extents(inputs).double()
+    source, target = size[:, 1:].clamp(min=1.0), measure_extents(demo_outputs).double()
     used = demo_mask[:, :, None]
 
-    def agreed(values: Tensor) -> tuple[Tensor, Tensor]:
+    def find_agreed(values: Tensor) -> tuple[Tensor, Tensor]:
         highest = values.masked_fill(~used, -1e6).amax(1)
         lowest = values.masked_fill(~used, 1e6).amin(1)
         return highest[:, None], (highest - lowest).abs() < 1e-6
 
-    ratio, same_ratio = agreed(target / source)
-    constant, same_size = agreed(target)
-    difference, same_difference = agreed(target - source)
-    swap, same_swap = agreed(target - source.flip(-1))
+    ratio, same_ratio = find_agreed(target / source)
+    constant, same_size = find_agreed(target)
+    difference, same_difference = find_agreed(target - source)
+    swap, same_swap = find_agreed(target - source.flip(-1))
     swapped = same_swap & (swap[:, 0] == 0)
     guesses = torch.stack([size * ratio, constant.expand_as(size), size + difference, size.flip(-1), size], dim=-1)
     holds = torch.stack([same_ratio, same_size, same_difference, swapped, torch.ones_like(swapped)], dim=-1)
@@ -66,7 +66,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
     side = symbols.shape[-1]
     column = torch.arange(side, device=inputs.device).expand(side, side)
     row = column.T
-    size = extents(inputs).clamp(min=1)
+    size = measure_extents(inputs).clamp(min=1)
     height, width = size[..., 0, None, None], size[..., 1, None, None]
     out_height, out_width = sizes[..., 0, None, None], sizes[..., 1, None, None]
     last_row, last_column = height - 1, width - 1
@@ -103,7 +103,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
     return torch.where(reached & inside[:, :, None], moved, frame)
 
 
-def agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
+def measure_agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Tensor:
     """Compute the accuracy of each kind of guess on the demonstrations.
 
     Args:

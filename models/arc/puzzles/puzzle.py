@@ -40,7 +40,7 @@ class Puzzle:
     @property
     def side(self) -> int:
         """Return the longest side of any grid of the puzzle, answers included."""
-        return longest_side(self.pairs)
+        return find_longest_side(self.pairs)
 
     @property
     def keeps_shape(self) -> bool:
@@ -48,12 +48,12 @@ class Puzzle:
         return all(source.shape == target.shape for source, target in self.demonstrations)
 
 
-def longest_side(pairs: Iterable[Pair]) -> int:
+def find_longest_side(pairs: Iterable[Pair]) -> int:
     """Return the longest side of all grids in `pairs`, in cells."""
     return max(int(side) for pair in pairs for grid in pair for side in grid.shape)
 
 
-def digest(puzzles: Iterable[Puzzle]) -> str:
+def hash_puzzles(puzzles: Iterable[Puzzle]) -> str:
     """Hash ids, shapes and cells, in the order given: sha256, 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for puzzle in puzzles:
@@ -65,7 +65,7 @@ def digest(puzzles: Iterable[Puzzle]) -> str:
     return sha.hexdigest()
 
 
-def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
+def pack_grids(grids: Sequence[Grid]) -> NDArray[np.int8]:
     """Return grids as one int8 array of shape (grids, 30, 30), each in the upper left corner and padded with -1."""
     arrays = np.full((len(grids), LARGEST_SIDE, LARGEST_SIDE), -1, dtype=np.int8)
     for array, grid in zip(arrays, grids, strict=True):
@@ -73,8 +73,8 @@ def to_arrays(grids: Sequence[Grid]) -> NDArray[np.int8]:
     return arrays
 
 
-def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
-    """Return the grids that `to_arrays` put into one array.
+def unpack_grids(arrays: NDArray[Any]) -> list[Grid]:
+    """Return the grids that `pack_grids` put into one array.
 
     Raises:
         ValueError: A part of it is not a rectangle of colours 0..9 in the upper left corner.
@@ -87,7 +87,7 @@ def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
         if not grid.size or inside.sum() != grid.size or not ((grid >= 0) & (grid < COLOURS)).all():
             raise ValueError(
                 f"grid {index} must be a rectangle of colours 0..9 in the upper left corner, and -1 elsewhere, but "
-                f"got {short(array.tolist())}."
+                f"got {shorten(array.tolist())}."
             )
         grids.append(grid.astype(np.uint8))
     return grids
@@ -95,12 +95,12 @@ def from_arrays(arrays: NDArray[Any]) -> list[Grid]:
 
 def count_objects(grid: Grid) -> int:
     """Return the number of groups of cells of one colour that share edges, without the background (colour 0)."""
-    return _objects(grid.tobytes(), grid.shape[1])
+    return _count_objects(grid.tobytes(), grid.shape[1])
 
 
 # The same grids are asked about again and again, each time with one of the pairs left out.
 @lru_cache(maxsize=8192)
-def _objects(cells: bytes, width: int) -> int:
+def _count_objects(cells: bytes, width: int) -> int:
     # A column of background on the right keeps the ends of neighbouring rows apart.
     rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
     colours = bytearray(b"".join(rows))
@@ -118,7 +118,7 @@ def _objects(cells: bytes, width: int) -> int:
     return found
 
 
-def short(value: object) -> str:
+def shorten(value: object) -> str:
     """Shorten a value for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -31,12 +31,12 @@ def transform(grid: NDArray[Cell], symmetry: int) -> NDArray[Cell]:
     return turned.swapaxes(0, 1) if symmetry >= 4 else turned
 
 
-def inverse_symmetry(symmetry: int) -> int:
+def invert_symmetry(symmetry: int) -> int:
     """Return the symmetry that undoes `symmetry`. A reflection undoes itself."""
     return symmetry if symmetry >= 4 else -symmetry % 4
 
 
-def random_renamings(count: int, generator: torch.Generator) -> Tensor:
+def draw_renamings(count: int, generator: torch.Generator) -> Tensor:
     """Draw tables that rename symbols at random: PAD, BORDER and colour 0 stay, colours 1..9 are permuted.
 
     Returns:
@@ -53,7 +53,7 @@ def rename(canvases: Tensor, tables: Tensor) -> Tensor:
 
     Args:
         canvases: uint8 symbols, shape (episodes, ...).
-        tables: uint8, shape (episodes, 12), see `random_renamings`.
+        tables: uint8, shape (episodes, 12), see `draw_renamings`.
 
     Returns:
         uint8, same shape as `canvases`.

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from searchlight.models.arc.agent import PROPOSALS, GridAgent, cell_loss
-from searchlight.models.arc.policy import PromptPolicy, rewards, total
+from searchlight.models.arc.agent import PROPOSALS, GridAgent, compute_cell_loss
+from searchlight.models.arc.policy import PromptPolicy, compute_rewards, sum_rewards
 from searchlight.models.arc.policy import prompt_policy as policy
 from searchlight.models.arc.prompt import FEATURES, PromptEncoder
 from searchlight.models.arc.puzzles import Batch, Puzzle, TrainingPool
@@ -27,7 +27,7 @@ def solver() -> Solver:
 @pytest.fixture
 def batch(puzzles: list[Puzzle]) -> Batch:
     generator = torch.Generator().manual_seed(0)
-    found = TrainingPool(puzzles, []).batch(torch.arange(0, 30, 5), generator)
+    found = TrainingPool(puzzles, []).build_batch(torch.arange(0, 30, 5), generator)
     return found._replace(text=torch.randn(len(found.query), 8, generator=generator))
 
 
@@ -36,16 +36,16 @@ def gradients(module: torch.nn.Module) -> dict[str, float]:
 
 
 def test_the_agents_loss_trains_agent_and_encoder_alone(solver: Solver, batch: Batch) -> None:
-    solver.agent_loss(batch, 0.5, ALL)[0].backward()
+    solver.compute_agent_loss(batch, 0.5, ALL)[0].backward()
     assert all(gradients(solver.agent).values())
     assert all(gradients(solver.encoder).values())
     assert all(p.grad is None for p in solver.policy.parameters())
     torch.optim.SGD([*solver.agent.parameters(), *solver.encoder.parameters()], lr=0.01).step()
-    solver.policy_loss(batch, 2, 5.0, False, ALL)[0].backward()  # which shares no graph with it
+    solver.compute_policy_loss(batch, 2, 5.0, False, ALL)[0].backward()  # which shares no graph with it
 
 
 def test_the_policys_loss_trains_the_policy_alone(solver: Solver, batch: Batch) -> None:
-    solver.policy_loss(batch, 4, 5.0, False, ALL)[0].backward()
+    solver.compute_policy_loss(batch, 4, 5.0, False, ALL)[0].backward()
     assert all(gradients(solver.policy).values())
     assert all(p.grad is None for p in [*solver.agent.parameters(), *solver.encoder.parameters()])
 
@@ -57,7 +57,7 @@ def test_the_policys_loss_trains_the_policy_alone(solver: Solver, batch: Batch) 
 def test_every_term_of_the_policys_loss_is_added(solver, batch, weight, term, sign) -> None:
     for part in solver.policy.parameters():
         torch.nn.init.normal_(part, std=0.3)  # at the start the KL is 0
-    loss, terms = solver.policy_loss(batch, 4, 0.0, False, NONE._replace(**{weight: 0.7}))
+    loss, terms = solver.compute_policy_loss(batch, 4, 0.0, False, NONE._replace(**{weight: 0.7}))
     torch.testing.assert_close(loss.detach(), terms["reinforce"] + sign * 0.7 * terms[term])
     loss.backward()
     assert any(gradients(solver.policy).values())
@@ -67,7 +67,7 @@ def test_no_term_scales_another_down(solver: Solver, batch: Batch) -> None:
     def gradient(reward_scale: float, pathwise: float) -> torch.Tensor:
         torch.manual_seed(3)
         solver.policy.zero_grad()
-        solver.policy_loss(batch, 4, reward_scale, False, NONE._replace(pathwise=pathwise))[0].backward()
+        solver.compute_policy_loss(batch, 4, reward_scale, False, NONE._replace(pathwise=pathwise))[0].backward()
         return torch.cat([p.grad.flatten() for p in solver.policy.parameters()])
 
     score, pathwise = gradient(1e6, 0.0), gradient(0.0, 1.0)
@@ -79,9 +79,9 @@ def test_no_term_scales_another_down(solver: Solver, batch: Batch) -> None:
 @pytest.mark.parametrize("term", ["ambiguity", "consistency"])
 def test_every_term_of_the_agents_loss_is_added(solver: Solver, batch: Batch, term: str) -> None:
     torch.manual_seed(1)
-    with_term, _ = solver.agent_loss(batch, 1.0, NONE._replace(**{term: 1.0}))
+    with_term, _ = solver.compute_agent_loss(batch, 1.0, NONE._replace(**{term: 1.0}))
     torch.manual_seed(1)
-    without, terms = solver.agent_loss(batch, 1.0, NONE)
+    without, terms = solver.compute_agent_loss(batch, 1.0, NONE)
     assert all(value >= 0 for value in terms.values())
     assert with_term.item() == pytest.approx(without.item() + terms[term].item(), rel=1e-5)
     terms[term].backward()
@@ -91,44 +91,44 @@ def test_every_term_of_the_agents_loss_is_added(solver: Solver, batch: Batch, te
 @torch.no_grad()
 def test_candidates_differ_by_their_trust_in_hypotheses(solver: Solver, batch: Batch) -> None:
     solver.agent.eval()
-    prompt, features = solver.prompt(batch)
+    prompt, features = solver.encode_prompt(batch)
     reading = solver.read(batch)
-    change = solver.policy.squash(solver.distribution(prompt, features, reading).mean)
+    change = solver.policy.squash(solver.get_distribution(prompt, features, reading).mean)
     expected = solver.agent.refiner(reading, prompt, change)
-    torch.testing.assert_close(solver.candidates(batch, torch.zeros(1, PROPOSALS))[:, :, 0], expected)
-    several = solver.candidates(batch, torch.randn(3, PROPOSALS))
+    torch.testing.assert_close(solver.answer_candidates(batch, torch.zeros(1, PROPOSALS))[:, :, 0], expected)
+    several = solver.answer_candidates(batch, torch.randn(3, PROPOSALS))
     assert several.shape == (2, len(prompt), 3, *batch.query.shape[1:], 12)
     assert not torch.equal(several[:, :, 0], several[:, :, 1])
 
 
 def test_sizes_count_in_their_own_term_alone(solver: Solver, batch: Batch) -> None:
     solver.agent.refiner.steps = 1  # a later step sees the sizes of the one before
-    solver.agent_loss(batch, 1.0, NONE)[0].backward()
+    solver.compute_agent_loss(batch, 1.0, NONE)[0].backward()
     layout = solver.agent.refiner.symbol_bias.grad[:2]
     assert not layout.any(), "colours alone"
-    solver.agent_loss(batch, 1.0, NONE._replace(size=1.0))[0].backward()
+    solver.compute_agent_loss(batch, 1.0, NONE._replace(size=1.0))[0].backward()
     assert layout.all()
 
 
 def test_without_encoder_or_policy_there_is_one_candidate(batch: Batch) -> None:
     solver = Solver(GridAgent(width=16, layers=1), None, None)
-    assert solver.candidates(batch, torch.randn(3, PROPOSALS)).shape[2] == 1
+    assert solver.answer_candidates(batch, torch.randn(3, PROPOSALS)).shape[2] == 1
     with pytest.raises(ValueError, match="policy"):
-        solver.policy_loss(batch, 2, 1.0, False, ALL)
+        solver.compute_policy_loss(batch, 2, 1.0, False, ALL)
 
 
 def test_policys_terms_are_means_over_its_samples(solver: Solver, batch: Batch) -> None:
     torch.manual_seed(1)
-    _, terms = solver.policy_loss(batch, 3, 5.0, False, NONE)
+    _, terms = solver.compute_policy_loss(batch, 3, 5.0, False, NONE)
     torch.manual_seed(1)
     losses, earned = [], []
     with torch.no_grad():
-        prompt, features = solver.prompt(batch)
+        prompt, features = solver.encode_prompt(batch)
         reading = solver.read(batch)
-        for action in policy.sample(solver.distribution(prompt, features, reading), 3).unbind(1):
+        for action in policy.sample(solver.get_distribution(prompt, features, reading), 3).unbind(1):
             logits = solver.agent.refiner(reading, prompt, solver.policy.squash(action))
-            losses.append(cell_loss(logits, batch.target)[0])
-            earned.append(total(rewards(logits[-1], batch.target, batch.query)))
+            losses.append(compute_cell_loss(logits, batch.target)[0])
+            earned.append(sum_rewards(compute_rewards(logits[-1], batch.target, batch.query)))
     torch.testing.assert_close(terms["pathwise"], torch.stack(losses).mean())
     torch.testing.assert_close(terms["reward"], torch.stack(earned).mean())
     assert terms["reward_spread"] == policy.has_spread(torch.stack(earned, 1)).float().mean()

@@ -56,7 +56,7 @@ def test_next_trial_gets_what_was_prepared(monkeypatch):
     again = built(BEFORE, max_side=5, **other)
     assert again.pool is first.pool
     assert again.text is first.text
-    assert all(theirs is own for theirs, own in zip(first.exam, again.exam, strict=True))
+    assert all(theirs is own for theirs, own in zip(first.evaluation_set, again.evaluation_set, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,16 @@ def test_trial_with_other_puzzles_or_texts_prepares_its_own(tmp_path, other):
     second, fresh = (built(context, **{"max_side": 5, **other}) for context in (BEFORE, Context()))
 
     def prepared(task):
-        exam = task.exam
-        texts = [task.text, exam.test_text, exam.rehearsal_text]
-        return [texts, len(task.pool), task.pool.max_demos, len(exam.tests), len(exam.rehearsals), exam.rehearsed]
+        evaluation_set = task.evaluation_set
+        texts = [task.text, evaluation_set.test_text, evaluation_set.rehearsal_text]
+        return [
+            texts,
+            len(task.pool),
+            task.pool.max_demos,
+            len(evaluation_set.tests),
+            len(evaluation_set.rehearsals),
+            evaluation_set.rehearsed,
+        ]
 
     assert identical(prepared(second), prepared(fresh))
     assert [puzzle.id for puzzle in second.puzzles] == [puzzle.id for puzzle in fresh.puzzles]
@@ -89,4 +96,4 @@ def test_vectors_on_disk_replace_reading_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
     second = built(Context(), max_side=5, prompt={"cache": str(folder)})
     assert torch.equal(second.text, first.text)
-    assert torch.equal(second.exam.test_text, first.exam.test_text)
+    assert torch.equal(second.evaluation_set.test_text, first.evaluation_set.test_text)

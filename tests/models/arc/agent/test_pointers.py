@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from searchlight.models.arc.agent import GridAgent
-from searchlight.models.arc.agent.pointers import CELLS, PLACES, Pointers, copy, hits
-from searchlight.models.arc.puzzles import Grid, Puzzle, TrainingPool, extents, to_canvases
+from searchlight.models.arc.agent.pointers import CELLS, PLACES, Pointers, compute_hits, copy
+from searchlight.models.arc.puzzles import Grid, Puzzle, TrainingPool, draw_canvases, measure_extents
 
 SIDE = 7
 DOWN, UP, RIGHT, LEFT = range(4)  # the order of directions: columns first
@@ -25,8 +25,8 @@ def pointers(place: int | None = None, cell: int | None = None, absent: float = 
 
 def copies(head: Pointers, grid: Grid) -> list[Grid]:
     """What the head copies in each direction."""
-    canvas = to_canvases([grid], SIDE)
-    copied = copy(*head(canvas, extents(canvas)))
+    canvas = draw_canvases([grid], SIDE)
+    copied = copy(*head(canvas, measure_extents(canvas)))
     height, width = grid.shape
     return [found[:height, :width].numpy() - 2 for found in copied[0].argmax(-1)]
 
@@ -58,13 +58,13 @@ def test_head_lets_colours_fall_to_each_side(grid: Grid) -> None:
 
 def test_attention_stays_in_the_grid_and_hits_are_shares_of_it(grid: Grid) -> None:
     torch.manual_seed(0)
-    canvases = to_canvases([grid, grid[:2, :3]], SIDE)
-    attention, lines = Pointers()(canvases, extents(canvases))
+    canvases = draw_canvases([grid, grid[:2, :3]], SIDE)
+    attention, lines = Pointers()(canvases, measure_extents(canvases))
     torch.testing.assert_close(attention.sum(4), torch.ones(2, 2, 2, 12, SIDE, SIDE))
     assert attention[1, 0, :, :, 2:SIDE].max() < 1e-6
-    answers = to_canvases([grid[::-1].copy(), grid[:2, :3]], SIDE)
+    answers = draw_canvases([grid[::-1].copy(), grid[:2, :3]], SIDE)
     expected = copy(attention, lines).gather(-1, answers.long()[:, None, ..., None].expand(-1, 48, -1, -1, 1))[..., 0]
-    torch.testing.assert_close(hits(attention, lines, answers), expected)
+    torch.testing.assert_close(compute_hits(attention, lines, answers), expected)
     assert (Pointers().places.shape[1], Pointers().cells.shape[1]) == (PLACES, CELLS)
 
 
@@ -77,7 +77,9 @@ def test_hypothesis_that_fits_is_trusted_and_proposed(grid: Grid) -> None:
     agent.pointers.places.data[3] = 0.0
     agent.pointers.places.data[3, 4 + 2 * 4] = 2.0  # the next one, wrapped around
     agent.pointers.cells.data[3] = agent.pointers.absent.data[3] = 0.0
-    batch = TrainingPool([Puzzle("shift", pairs, ())], []).batch(torch.arange(4), torch.Generator().manual_seed(0))
+    batch = TrainingPool([Puzzle("shift", pairs, ())], []).build_batch(
+        torch.arange(4), torch.Generator().manual_seed(0)
+    )
     reading = agent.read(batch.query, batch.demo_inputs, batch.demo_outputs, batch.demo_mask)
     first = reading.proposals[:, 0].argmax(-1)
     assert torch.equal(first, batch.target.flatten(1).long())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from searchlight.models.arc.agent import GridAgent
-from searchlight.models.arc.evaluation import Adaptation, pools_of, prepare, sit
+from searchlight.models.arc.evaluation import Adaptation, answer_tests, build_demonstration_pools, prepare_evaluation
 from searchlight.models.arc.prompt import PromptEncoder
 from searchlight.models.arc.puzzles import Puzzle
 from searchlight.models.arc.solver import Solver, Weights
@@ -24,16 +24,18 @@ def solver() -> Solver:
 
 
 def adaptation_to(puzzles: list[Puzzle], steps: int = 4) -> Adaptation:
-    pools = pools_of(puzzles, 3)
+    pools = build_demonstration_pools(puzzles, 3)
     texts = [None if pool is None else torch.ones(len(pool), 8) for pool in pools]
     return Adaptation(pools, texts, steps, 1e-2, 0.5, WEIGHTS)
 
 
 @torch.no_grad()
 def answer(solver: Solver, puzzles: list[Puzzle], adaptation: Adaptation | None):
-    exam = prepare(puzzles, 1, 1)
-    exam = exam._replace(test_text=torch.ones(len(exam.tests.owner), 8), rehearsal_text=torch.ones(len(puzzles), 8))
-    return sit(solver, exam, torch.zeros(1, 8), 0.0, CPU, adaptation)
+    evaluation_set = prepare_evaluation(puzzles, 1, 1)
+    evaluation_set = evaluation_set._replace(
+        test_text=torch.ones(len(evaluation_set.tests.owner), 8), rehearsal_text=torch.ones(len(puzzles), 8)
+    )
+    return answer_tests(solver, evaluation_set, torch.zeros(1, 8), 0.0, CPU, adaptation)
 
 
 def test_adapted_answers_are_likelier_and_rehearsals_stay(solver: Solver, puzzles: list[Puzzle]) -> None:

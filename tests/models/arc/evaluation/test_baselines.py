@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from searchlight.models.arc.evaluation import look_up, prepare, score_unlearned, two_guesses
-from searchlight.models.arc.evaluation.baselines import point_score
+from searchlight.models.arc.evaluation import find_two_guesses, look_up, prepare_evaluation, score_unlearned
+from searchlight.models.arc.evaluation.baselines import compute_point_score
 from searchlight.models.arc.puzzles import Puzzle
 
 
 def batch_of(puzzles: list[Puzzle]):
-    return prepare(puzzles, 1, 1).tests.batch(torch.arange(sum(len(puzzle.tests) for puzzle in puzzles)))
+    return prepare_evaluation(puzzles, 1, 1).tests.build_batch(
+        torch.arange(sum(len(puzzle.tests) for puzzle in puzzles))
+    )
 
 
 def test_guesses_answer_moved_grids_and_differ(puzzles: list[Puzzle]) -> None:
     batch = batch_of([puzzles[0], puzzles[3]])  # mirrored; enlarged
-    for (first, second), target in zip(two_guesses(batch), batch.target.numpy(), strict=True):
+    for (first, second), target in zip(find_two_guesses(batch), batch.target.numpy(), strict=True):
         np.testing.assert_array_equal(first, target)
         assert not np.array_equal(first, second)
 
@@ -30,13 +32,13 @@ def test_table_answers_recoloured_grids(puzzles: list[Puzzle]) -> None:
 
 
 def test_point_score_is_one_of_right_answers_and_best_in_hindsight() -> None:
-    assert point_score(torch.ones(3)) == pytest.approx(0.99)
-    found = point_score(torch.tensor([0.5]))
+    assert compute_point_score(torch.ones(3)) == pytest.approx(0.99)
+    found = compute_point_score(torch.tensor([0.5]))
     assert found == pytest.approx(0.5 * math.sqrt(1 / 11), rel=1e-3), "as unsure as it is wrong"
 
 
 def test_unlearned_answers_are_scored_over_tests_and_rehearsals(puzzles: list[Puzzle]) -> None:
-    found = score_unlearned(prepare([puzzles[0], puzzles[1]], 1, 2))
+    found = score_unlearned(prepare_evaluation([puzzles[0], puzzles[1]], 1, 2))
     assert found["pass2_output_guesses"] >= 0.5  # mirrored; recoloured, where a grid may lack the colour
     assert 0 < found["score_lookup"] < 1
     assert found["score_guesses"] > 0.5

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.arc.prompt import FEATURES, grids_text, puzzle_features, rule_text
-from searchlight.models.arc.puzzles import to_canvases
+from searchlight.models.arc.prompt import FEATURES, compute_puzzle_features, describe_rule, format_grids
+from searchlight.models.arc.puzzles import draw_canvases
 from tests.models.arc.grids import augmentations, grids_of
 
 RULES = {
@@ -43,43 +43,43 @@ def puzzles(draw):
 @given(puzzles(), augmentations, st.randoms())
 def test_a_rule_reads_the_same_in_all_views_and_orders(puzzle, augmentation, random) -> None:
     demonstrations, query = puzzle
-    text = rule_text(demonstrations, query)
+    text = describe_rule(demonstrations, query)
     assert 1 <= len(text.split()) <= 40
     assert text.isascii()
     seen = [(augmentation.grid(source), augmentation.grid(target)) for source, target in demonstrations]
     random.shuffle(seen)
-    assert rule_text(seen, augmentation.grid(query)) == text
+    assert describe_rule(seen, augmentation.grid(query)) == text
 
 
 @pytest.mark.parametrize("begins", RULES)
 def test_each_kind_of_change_is_named(begins) -> None:
     random = np.random.default_rng(0)
     inputs = [random.integers(0, 4, size=shape, dtype=np.uint8) for shape in ((3, 4), (4, 3), (5, 4))]
-    text = rule_text([(grid, RULES[begins](grid).astype(np.uint8)) for grid in inputs], inputs[0])
+    text = describe_rule([(grid, RULES[begins](grid).astype(np.uint8)) for grid in inputs], inputs[0])
     assert text.startswith(begins)
 
 
 def test_what_the_demonstrations_show_is_counted() -> None:
     source = grid("01102")
-    assert rule_text([(source, grid("31130")), (source, grid("00002"))], source) == (
+    assert describe_rule([(source, grid("31130")), (source, grid("00002"))], source) == (
         "Colours are renamed. Sizes stay. 0 colours added, 1 removed, 50% changed, symmetric. "
         "2 objects become 2. The query has 1 by 5 cells, 3 colours, 2 objects."
     )
 
 
 def test_grids_are_written_cell_by_cell_and_alone_described() -> None:
-    assert grids_text([(grid("12", "34"), grid("12"))], grid("34")) == "query\n34\ninput\n12\n34\noutput\n12"
+    assert format_grids([(grid("12", "34"), grid("12"))], grid("34")) == "query\n34\ninput\n12\n34\noutput\n12"
     query = grid("0", "0")
-    assert rule_text([], query) == "Nothing is shown. The query has 1 by 2 cells, 1 colour, 0 objects."
-    assert grids_text([], query) == "query\n0\n0"
+    assert describe_rule([], query) == "Nothing is shown. The query has 1 by 2 cells, 1 colour, 0 objects."
+    assert format_grids([], query) == "query\n0\n0"
 
 
 def features(demonstrations, query, side=9, shown=None) -> dict[str, float]:
     """The features of one episode; `shown` is how many of the demonstrations are used."""
-    inputs = to_canvases([source for source, _ in demonstrations], side)
-    outputs = to_canvases([target for _, target in demonstrations], side)
+    inputs = draw_canvases([source for source, _ in demonstrations], side)
+    outputs = draw_canvases([target for _, target in demonstrations], side)
     mask = torch.arange(len(demonstrations)) < (len(demonstrations) if shown is None else shown)
-    found = puzzle_features(to_canvases([query], side), inputs[None], outputs[None], mask[None])
+    found = compute_puzzle_features(draw_canvases([query], side), inputs[None], outputs[None], mask[None])
     assert found.shape == (1, 15)
     assert found.dtype == torch.float32
     return dict(zip(FEATURES, found[0].tolist(), strict=True))
@@ -143,8 +143,10 @@ def test_hidden_demonstrations_and_other_episodes_do_not_count(shown) -> None:
         assert found == pytest.approx(features(pairs[:shown], query))
     inputs, outputs = torch.randint(2, 12, (2, 5, 3, 6, 6), dtype=torch.uint8)
     mask = (torch.arange(3) < shown).expand(5, 3)
-    together = puzzle_features(inputs[:, 0], inputs, outputs, mask)
-    alone = [puzzle_features(i[None, 0], i[None], o[None], mask[:1]) for i, o in zip(inputs, outputs, strict=True)]
+    together = compute_puzzle_features(inputs[:, 0], inputs, outputs, mask)
+    alone = [
+        compute_puzzle_features(i[None, 0], i[None], o[None], mask[:1]) for i, o in zip(inputs, outputs, strict=True)
+    ]
     torch.testing.assert_close(together, torch.cat(alone))
 
 

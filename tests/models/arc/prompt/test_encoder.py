@@ -6,13 +6,13 @@ import torch
 from searchlight.models.arc.prompt import (
     PromptEncoder,
     VectorCache,
-    grids_text,
+    compute_puzzle_features,
+    describe_rule,
+    format_grids,
+    hash_puzzle,
     load_language_model,
-    puzzle_features,
-    puzzle_key,
-    rule_text,
 )
-from searchlight.models.arc.puzzles import Puzzle, to_canvases
+from searchlight.models.arc.puzzles import Puzzle, draw_canvases
 
 FUSES = ("gate", "concat", "mean")
 TEXTS = ["The grid is mirrored.", "Cells are moved. Sizes stay.", "Nothing is shown."]
@@ -125,16 +125,16 @@ def test_texts_and_models_of_another_kind_are_refused(tiny) -> None:
         PromptEncoder(32, language=tiny)
 
 
-@pytest.mark.parametrize("describe", [rule_text, grids_text])
+@pytest.mark.parametrize("describe", [describe_rule, format_grids])
 def test_a_prompt_does_not_depend_on_the_answer(puzzles, tiny, describe) -> None:
     made = PromptEncoder(tiny.hidden).eval()
 
     def prompt(puzzle: Puzzle) -> torch.Tensor:
         shown, query = puzzle.demonstrations, puzzle.tests[0][0]
-        text = VectorCache().vectors([puzzle_key(shown, query)], [describe(shown, query)], tiny)
-        inputs, outputs = (to_canvases([pair[side] for pair in shown], 13)[None] for side in (0, 1))
+        text = VectorCache().get_vectors([hash_puzzle(shown, query)], [describe(shown, query)], tiny)
+        inputs, outputs = (draw_canvases([pair[side] for pair in shown], 13)[None] for side in (0, 1))
         mask = torch.ones(1, len(shown), dtype=torch.bool)
-        return made(text, puzzle_features(to_canvases([query], 13), inputs, outputs, mask))
+        return made(text, compute_puzzle_features(draw_canvases([query], 13), inputs, outputs, mask))
 
     prompts = [prompt(puzzle) for puzzle in puzzles]
     for puzzle, expected in zip(puzzles, prompts, strict=True):

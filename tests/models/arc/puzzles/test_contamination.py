@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from searchlight.models.arc.puzzles import Pair, Puzzle, check_disjoint, load_puzzles, without
+from searchlight.models.arc.puzzles import Pair, Puzzle, check_disjoint, drop_leaked, load_puzzles
 from searchlight.models.arc.puzzles.contamination import PUBLISHED, Leak, find_leaks
 from tests.models.arc.grids import Augmentation, augmentations
 
@@ -38,7 +38,7 @@ def test_what_two_puzzles_share_is_found_and_named() -> None:
         Leak("answers", "e", "test"),
         Leak("shows", "e", "demonstrations"),
     ]
-    assert [kept.id for kept in without(training, [asked])] == ["shows one", "is another"]
+    assert [kept.id for kept in drop_leaked(training, [asked])] == ["shows one", "is another"]
 
 
 @settings(max_examples=30)
@@ -72,7 +72,7 @@ def test_puzzles_that_were_made_of_one_task_are_that_task() -> None:
     assert find_leaks([made], [puzzle("007bbfb7", some_pairs(1))]) == [Leak("007bbfb7-3", "007bbfb7", "id")]
     assert not find_leaks([puzzle("flip-0.50-3", some_pairs(0))], [puzzle("flip-0.50-4", some_pairs(1))])
     with pytest.raises(ValueError, match="training must hold puzzles that evaluation does not, but got 1 that are all"):
-        without([made], [made])
+        drop_leaked([made], [made])
 
 
 @pytest.mark.parametrize("source", ["arc-agi-1", "arc-agi-2", "generated"])
@@ -83,7 +83,7 @@ def test_the_splits_of_every_source_are_disjoint(source: str) -> None:
 def test_arc_agi_1_asks_two_puzzles_that_it_also_trains_on() -> None:
     training, evaluation = splits("arc-agi-1")
     assert {leak[:2] for leak in find_leaks(training, evaluation)} == PUBLISHED
-    assert len(without(training, evaluation)) == 398
+    assert len(drop_leaked(training, evaluation)) == 398
 
 
 def test_arc_agi_2_is_refused_for_training_before_arc_agi_1() -> None:
@@ -92,6 +92,6 @@ def test_arc_agi_2_is_refused_for_training_before_arc_agi_1() -> None:
     with pytest.raises(ValueError, match=message + r"Set leak=drop .* or leak=allow to keep them\.$") as refusal:
         check_disjoint(training, evaluation)
     assert "\n" not in str(refusal.value)
-    kept = without(training, evaluation)
+    kept = drop_leaked(training, evaluation)
     assert len(kept) == 623  # one more is a turned twin
     assert not find_leaks(kept, evaluation)

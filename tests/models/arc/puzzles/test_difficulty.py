@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists
 
 from searchlight.models.arc.puzzles import Grid, Puzzle, count_objects, load_puzzles
-from searchlight.models.arc.puzzles.difficulty import difficulty, levels
+from searchlight.models.arc.puzzles.difficulty import estimate_difficulty, rank_difficulties
 from tests.models.arc.grids import grids_of
 
 GRIDS = grids_of(9, max_colour=3)
@@ -48,15 +48,15 @@ def test_the_difficulty_is_the_mean_of_what_it_names() -> None:
     target[0, 1] = 3
     area, seen = math.log(6) / math.log(900), math.log1p(2) / math.log1p(100)
     same = Puzzle("a", ((source, target),), ((source, target),))
-    assert difficulty(same) == pytest.approx((area + 4 / 10 + seen + 1 / 6 + 0) / 5)
+    assert estimate_difficulty(same) == pytest.approx((area + 4 / 10 + seen + 1 / 6 + 0) / 5)
     reshaped = Puzzle("a", ((source, target[:1]), (source, target)), ((source, target),))
-    assert difficulty(reshaped) == pytest.approx((area + 4 / 10 + seen + (1 + 1 / 6) / 2 + 1 / 2) / 5)
+    assert estimate_difficulty(reshaped) == pytest.approx((area + 4 / 10 + seen + (1 + 1 / 6) / 2 + 1 / 2) / 5)
 
 
 def test_the_answers_are_not_looked_at() -> None:
     for puzzle in load_puzzles("arc-agi-1", "evaluation", max_side=6):
         blank = tuple((np.zeros_like(source), np.zeros((1, 1), dtype=np.uint8)) for source, _ in puzzle.tests)
-        assert difficulty(Puzzle(puzzle.id, puzzle.demonstrations, blank)) == difficulty(puzzle)
+        assert estimate_difficulty(Puzzle(puzzle.id, puzzle.demonstrations, blank)) == estimate_difficulty(puzzle)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_the_answers_are_not_looked_at() -> None:
     ],
 )
 def test_puzzles_are_placed_by_their_level_or_difficulty(known: list, expected: list[float]) -> None:
-    placed = levels([with_level(*each) for each in known])
+    placed = rank_difficulties([with_level(*each) for each in known])
     assert (placed.tolist(), placed.dtype) == (expected, torch.float32)

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from searchlight.models.arc.puzzles import agreement, guess_outputs, guess_sizes, to_canvases, to_grid
+from searchlight.models.arc.puzzles import draw_canvases, guess_outputs, guess_sizes, measure_agreement, read_grid
 
 SIDE = 9
 
 
 def canvases(*shapes: tuple[int, int]) -> torch.Tensor:
-    return to_canvases([np.ones(shape, dtype=np.uint8) for shape in shapes], SIDE)[None]
+    return draw_canvases([np.ones(shape, dtype=np.uint8) for shape in shapes], SIDE)[None]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_masked_or_empty_canvases_do_not_set_the_size() -> None:
 
 
 def guessed(grid: np.ndarray, size: tuple[int, int]) -> list[np.ndarray]:
-    outputs = guess_outputs(to_canvases([grid], SIDE)[None], torch.tensor([[size]]))
-    return [to_grid(canvas.numpy().astype(np.uint8)) for canvas in outputs[0, 0]]
+    outputs = guess_outputs(draw_canvases([grid], SIDE)[None], torch.tensor([[size]]))
+    return [read_grid(canvas.numpy().astype(np.uint8)) for canvas in outputs[0, 0]]
 
 
 def test_guesses_of_the_same_size() -> None:
@@ -69,10 +69,10 @@ def test_guesses_of_another_size() -> None:
 
 
 def test_agreement_is_the_share_of_matching_colours() -> None:
-    truth = to_canvases([np.array([[1, 2], [3, 4]], dtype=np.uint8)], 4)[None]
-    half = to_canvases([np.array([[1, 2], [4, 3]], dtype=np.uint8)], 4)
-    wider = to_canvases([np.array([[1, 2, 0], [3, 4, 0]], dtype=np.uint8)], 4)
+    truth = draw_canvases([np.array([[1, 2], [3, 4]], dtype=np.uint8)], 4)[None]
+    half = draw_canvases([np.array([[1, 2], [4, 3]], dtype=np.uint8)], 4)
+    wider = draw_canvases([np.array([[1, 2, 0], [3, 4, 0]], dtype=np.uint8)], 4)
     guesses = torch.stack([truth[0], half, wider], dim=1).long()[None]
-    found = agreement(guesses, truth, torch.ones(1, 1, dtype=torch.bool))
+    found = measure_agreement(guesses, truth, torch.ones(1, 1, dtype=torch.bool))
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.5, 4 / 6]]))
-    assert agreement(guesses, truth, torch.zeros(1, 1, dtype=torch.bool)).tolist() == [[0.0, 0.0, 0.0]]
+    assert measure_agreement(guesses, truth, torch.zeros(1, 1, dtype=torch.bool)).tolist() == [[0.0, 0.0, 0.0]]
