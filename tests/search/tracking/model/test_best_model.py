@@ -10,10 +10,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from searchlight.search.formatting import format_command
-from searchlight.search.option import parse_model_name
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model.best_model import log_best
 from searchlight.search.tracking.model.log_model import pin_requirements
+from searchlight.search.tracking.options import parse_model_name
 from searchlight.trainables import checkpoint
 from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.training.predictor import Predictor
