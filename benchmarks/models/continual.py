@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from benchmarks.models.task_runs import Report, deviation, mean, train_all
+from benchmarks.models.task_runs import Report, compute_deviation, compute_mean, train_all
 from benchmarks.recording import create_parser, print_result
 from searchlight.models.liquid.continual import Scenario
 from searchlight.trainables.liquid import LiquidTask
@@ -81,7 +81,7 @@ def measure(scenario: Scenario, arguments: argparse.Namespace) -> dict[str, list
 def check_bands(table: Table) -> dict[str, bool]:
     """Return whether the accuracy is in each of the bands in which published results are."""
     accuracy = {
-        (method, scenario): 100 * mean(reports, "val/score")
+        (method, scenario): 100 * compute_mean(reports, "val/score")
         for method, results in table.items()
         for scenario, reports in results.items()
     }
@@ -95,10 +95,13 @@ def check_bands(table: Table) -> dict[str, bool]:
 
 def describe(reports: list[Report]) -> dict[str, float]:
     """Return the mean and the deviation of the accuracy, the forgetting if there are several tasks, and CPU seconds."""
-    row = {"accuracy": 100 * mean(reports, "val/score"), "deviation": 100 * deviation(reports, "val/score")}
+    row = {
+        "accuracy": 100 * compute_mean(reports, "val/score"),
+        "deviation": 100 * compute_deviation(reports, "val/score"),
+    }
     if all("val/forgetting" in report for report in reports):
-        row["forgotten"] = 100 * mean(reports, "val/forgetting")
-    return row | {"cpu": mean(reports, "seconds")}
+        row["forgotten"] = 100 * compute_mean(reports, "val/forgetting")
+    return row | {"cpu": compute_mean(reports, "seconds")}
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ def in_processes(function: Callable[[Item], Result], items: Iterable[Item], proc
         return pool.map(function, items, chunksize=1)
 
 
-def mean(reports: Sequence[Report], metric: str) -> float:
+def compute_mean(reports: Sequence[Report], metric: str) -> float:
     return statistics.fmean(report[metric] for report in reports)
 
 
-def deviation(reports: Sequence[Report], metric: str) -> float:
+def compute_deviation(reports: Sequence[Report], metric: str) -> float:
     """Compute the standard deviation between seeds, which is 0 for one seed."""
     return statistics.stdev(report[metric] for report in reports) if len(reports) > 1 else 0.0
 

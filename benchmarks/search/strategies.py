@@ -131,7 +131,7 @@ class RayTune:
 Make = Callable[[Problem, int], Side]
 
 
-def asha(problem: Problem) -> ASHAScheduler:
+def create_asha(problem: Problem) -> ASHAScheduler:
     """Create Ray's ASHA with the documented defaults: grace_period=1, reduction_factor=4."""
     return ASHAScheduler(max_t=problem.epochs)
 
@@ -139,7 +139,7 @@ def asha(problem: Problem) -> ASHAScheduler:
 SIDES: dict[str, Make] = {
     "hyperband": lambda problem, seed: Searchlight(problem, seed),  # the default
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
-    "ray": lambda problem, seed: RayTune(problem, seed, None, asha(problem)),
-    "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), asha(problem)),
+    "ray": lambda problem, seed: RayTune(problem, seed, None, create_asha(problem)),
+    "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), create_asha(problem)),
     "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),
 }

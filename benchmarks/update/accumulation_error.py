@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import create_parser, print_result
-from benchmarks.update.reference_trainers import VERSIONS, accelerator, hf_trainer, lightning
+from benchmarks.update.reference_trainers import VERSIONS, create_accelerator, create_hf_trainer, lightning
 from searchlight.trainables.update import Updater, windows
 
 SIZE, MICRO_BATCHES, EPOCHS, SAMPLES, TOKENS, CLASSES = 4, 10, 2, 4, 8, 5
@@ -131,7 +131,7 @@ def train_with_searchlight(precision: str) -> Recorder:
 
 
 def train_with_accelerate() -> Recorder:
-    helper = accelerator(gradient_accumulation_steps=SIZE)
+    helper = create_accelerator(gradient_accumulation_steps=SIZE)
     recorder = Recorder(Tagger())
     model, optimizer, batches = helper.prepare(recorder.model, recorder, build_loader())
     for _ in range(EPOCHS):
@@ -145,7 +145,7 @@ def train_with_accelerate() -> Recorder:
 
 def train_with_accelerate_by_hand() -> Recorder:
     """Train as Accelerate's guide says for samples of variable size: fetch a window, count labels, sum losses."""
-    helper = accelerator(gradient_accumulation_steps=SIZE)
+    helper = create_accelerator(gradient_accumulation_steps=SIZE)
     recorder = Recorder(Tagger())
     model, optimizer, batches = helper.prepare(recorder.model, recorder, build_loader())
     for _ in range(EPOCHS):
@@ -192,7 +192,7 @@ def train_with_lightning() -> Recorder:
 def train_with_hf(model: Tagger, stream: bool) -> Recorder:
     recorder = Recorder(model)
     windows_per_epoch = -(-MICRO_BATCHES // SIZE)
-    hf_trainer(
+    create_hf_trainer(
         model,
         Stream() if stream else draw_samples(),
         recorder,

@@ -26,9 +26,9 @@ __all__ = [
     "Fabric",
     "TrainerCallback",
     "VERSIONS",
-    "accelerator",
+    "create_accelerator",
     "default_data_collator",
-    "hf_trainer",
+    "create_hf_trainer",
     "lightning",
 ]
 
@@ -40,14 +40,14 @@ for name in ("lightning.pytorch", "lightning.fabric", "accelerate"):
     logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def accelerator(**options: Any) -> Accelerator:
+def create_accelerator(**options: Any) -> Accelerator:
     """Create an Accelerator after a reset of the class, which accepts one precision per process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     return Accelerator(cpu=True, **options)
 
 
-def hf_trainer(
+def create_hf_trainer(
     model: torch.nn.Module,
     data: Any,
     optimizer: torch.optim.Optimizer,

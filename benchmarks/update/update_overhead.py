@@ -34,9 +34,9 @@ from benchmarks.update.reference_trainers import (
     VERSIONS,
     Fabric,
     TrainerCallback,
-    accelerator,
+    create_accelerator,
+    create_hf_trainer,
     default_data_collator,
-    hf_trainer,
 )
 from searchlight.models.lm.transformer import SYMBOLS, Transformer
 from searchlight.trainables.update import Ema, Updater
@@ -209,7 +209,7 @@ def build_searchlight(model: nn.Module, row: Row) -> Step:
 
 
 def build_accelerate(model: nn.Module, row: Row) -> Step:
-    helper = accelerator(
+    helper = create_accelerator(
         mixed_precision={"fp32": "no"}.get(row.precision, row.precision), gradient_accumulation_steps=1
     )
     average = build_average(model) if row.ema else None
@@ -255,7 +255,7 @@ class Ticking(TrainerCallback):
 
 def build_hf_loop(model: nn.Module, row: Row, samples: list[Batch], batch_size: int) -> Loop:
     def loop(clock: Clock) -> None:
-        hf_trainer(
+        create_hf_trainer(
             model,
             samples,
             build_adamw(model),

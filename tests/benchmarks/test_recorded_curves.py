@@ -5,7 +5,7 @@ import optuna
 import pyarrow as pa
 import pytest
 
-from benchmarks.search.problems.recorded import RECORDINGS, replayed
+from benchmarks.search.problems.recorded import RECORDINGS, build_replayed
 from benchmarks.search.table import load_table, save_table
 
 
@@ -23,7 +23,7 @@ def save(file, rows):
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_recorded_values_are_those_of_a_valid_config(name):
-    problem = replayed(name)
+    problem = build_replayed(name)
     draw = np.random.default_rng(0)
     config = problem.space.build_config(problem.draw(draw))
     assert config.epochs == problem.epochs == 27
@@ -41,7 +41,7 @@ def test_replayed_problem_gives_the_curves_of_the_nearest(tmp_path):
                 curves = {"val/loss": [loss, second], "test/loss": [loss + 0.05, second + 0.05]}
                 run = {"number": number, "seed": seed, "precision": precision}
                 rows.append({**run, **values, "seconds": 2.0, **curves})
-    problem = replayed("features", file=save(tmp_path / "curves.parquet", rows))
+    problem = build_replayed("features", file=save(tmp_path / "curves.parquet", rows))
     for row in rows:
         curves = [problem.curve(row, np.random.default_rng(seed)) for seed in range(20)]
         assert {curve.seconds for curve in curves} == {60.0}
@@ -57,7 +57,7 @@ def test_replayed_score_is_minimized(tmp_path):
         {"number": 0, "seed": 0, "precision": precision, **values, "seconds": 1.0, "val/score": [0.25, 0.75]}
         for precision in ("fp32", "bf16")
     ]
-    problem = replayed("liquid", file=save(tmp_path / "curves.parquet", rows))
+    problem = build_replayed("liquid", file=save(tmp_path / "curves.parquet", rows))
     draw = np.random.default_rng(0)
     assert problem.curve(problem.draw(draw), draw).values == [0.75, 0.25]
     assert problem.best == 0.25

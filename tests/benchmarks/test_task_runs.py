@@ -3,7 +3,7 @@ import torch
 
 from benchmarks.models import task_runs
 from benchmarks.models.continual import METHODS, SCENARIOS, JointTask, check_bands
-from benchmarks.models.task_runs import deviation, mean
+from benchmarks.models.task_runs import compute_deviation, compute_mean
 from searchlight.trainables.liquid import LiquidTask
 from searchlight.trainables.liquid.config import LiquidConfig
 
@@ -20,9 +20,9 @@ def in_this_process(monkeypatch):
 
 def test_mean_and_deviation_are_those_between_seeds():
     reports = [{"score": 0.1}, {"score": 0.5}, {"score": 0.9}]
-    assert mean(reports, "score") == pytest.approx(0.5)
-    assert deviation(reports, "score") == pytest.approx(0.4)
-    assert deviation(reports[:1], "score") == 0
+    assert compute_mean(reports, "score") == pytest.approx(0.5)
+    assert compute_deviation(reports, "score") == pytest.approx(0.4)
+    assert compute_deviation(reports[:1], "score") == 0
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -38,13 +38,13 @@ class Form(ABC):
         """Return the value after each epoch, the seconds of an epoch, and the epoch of divergence (or NEVER)."""
 
 
-def falling(floor: float, start: float, half: float, power: float, epochs: int) -> list[float]:
+def compute_falling(floor: float, start: float, half: float, power: float, epochs: int) -> list[float]:
     """Compute a power law from `start` to `floor` in the last epoch. It is half way after about `half` epochs."""
     left = [(1 + epoch / half) ** -power for epoch in range(1, epochs + 1)]
     return [floor + (start - floor) * (share - left[-1]) / (1 - left[-1]) for share in left]
 
 
-def diverging(beyond: float, epochs: int, hurry: float) -> int:
+def find_divergence(beyond: float, epochs: int, hurry: float) -> int:
     """Compute the epoch of divergence, the earlier the farther `beyond` the cliff. NEVER if it is not beyond."""
     return max(1, math.ceil(epochs * math.exp(-hurry * beyond))) if beyond > 0 else NEVER
 
@@ -69,9 +69,9 @@ class Cliff(Form):
         off = step + 1.45
         floor = 0.2 + 0.25 * off**2 + 0.3 * (v["curriculum"] - 0.35) ** 2 + 0.1 * (scale - 0.7) ** 2
         floor += 0.02 * (math.log10(v["weight_decay"]) + 3) ** 2
-        values = falling(min(floor, 2.3), 2.5, 10 ** (-0.4 * off), 1.2, cls.epochs)
+        values = compute_falling(min(floor, 2.3), 2.5, 10 ** (-0.4 * off), 1.2, cls.epochs)
         seconds = cls.seconds * {"fp32": 1.0, "bf16": 0.6, "fp16": 0.55}[v["precision"]]
-        return values, seconds, diverging(step - limit, cls.epochs, 6.0)
+        return values, seconds, find_divergence(step - limit, cls.epochs, 6.0)
 
 
 class CrossingConfig(TaskConfig):
@@ -91,9 +91,13 @@ class Crossing(Form):
         floor = 0.3 + 0.5 * (v["regularization"] - 0.8) ** 2 + 0.12 * rate**2 + 0.15 * width**2
         half = 0.4 * 10 ** (1.2 * v["regularization"] + 0.3 * width - 0.3 * rate)
         precise = {"fp32": 0.0, "bf16": 0.005, "fp16": 0.002}[v["precision"]]
-        values = falling(min(floor + precise, 1.8), 2.0, half, 1.0, cls.epochs)
+        values = compute_falling(min(floor + precise, 1.8), 2.0, half, 1.0, cls.epochs)
         seconds = cls.seconds * {"fp32": 1.0, "bf16": 0.7, "fp16": 0.7}[v["precision"]]
-        return values, seconds, diverging(rate - {"fp32": 1.4, "bf16": 1.2, "fp16": 0.8}[v["precision"]], cls.epochs, 4)
+        return (
+            values,
+            seconds,
+            find_divergence(rate - {"fp32": 1.4, "bf16": 1.2, "fp16": 0.8}[v["precision"]], cls.epochs, 4),
+        )
 
 
 class CurriculumConfig(TaskConfig):
@@ -116,11 +120,11 @@ class Curriculum(Form):
         bonus = 0.5 * v["easy"]
         values = [
             value - bonus * (1 - epoch / cls.epochs) ** (1 / v["pace"])
-            for epoch, value in enumerate(falling(min(floor, 1.8), 2.0, half, 1.0, cls.epochs), 1)
+            for epoch, value in enumerate(compute_falling(min(floor, 1.8), 2.0, half, 1.0, cls.epochs), 1)
         ]
         seconds = cls.seconds * {"fp32": 1.0, "bf16": 0.6, "fp16": 0.6}[v["precision"]]
         limit = {"fp32": 1.5, "bf16": 1.3, "fp16": 0.6 - 0.5 * scale}[v["precision"]]
-        return values, seconds, diverging(rate - limit, cls.epochs, 5.0)
+        return values, seconds, find_divergence(rate - limit, cls.epochs, 5.0)
 
 
 class FinetuneConfig(TaskConfig):
@@ -149,14 +153,14 @@ class Finetune(Form):
         )
         floor += layers + 0.02 * batch**2 + {"fp32": 0.0, "bf16": 0.006, "fp16": 0.0}[v["precision"]]
         half = 1.2 * 10 ** (1.5 * v["warmup"] - 0.3 * rate) * (0.5 if v["layers"] == "head" else 1.0)
-        values = falling(min(floor, 0.9), 1.0, half, 1.5, cls.epochs)
+        values = compute_falling(min(floor, 0.9), 1.0, half, 1.5, cls.epochs)
         cost = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.45}[v["precision"]]
         cost *= (0.6 + 6 / v["batch"]) * {"head": 0.4, "half": 0.7, "all": 1.0}[v["layers"]]
         limit = 0.35 + 2.0 * v["warmup"] - {"fp32": 0.0, "bf16": 0.1, "fp16": 0.2}[v["precision"]]
         beyond = rate - limit
         if v["precision"] == "fp16":
             beyond = max(beyond, 0.15 * (v["scale_log2"] - 18), 0.15 * (7 - v["scale_log2"]))
-        return values, cls.seconds * cost, diverging(beyond, cls.epochs, 3.0)
+        return values, cls.seconds * cost, find_divergence(beyond, cls.epochs, 3.0)
 
 
 class AnnealedConfig(TaskConfig):
@@ -179,10 +183,10 @@ class Annealed(Form):
         floor = 0.5 + 0.15 * rate**2 + schedule + 2 * (v["warm"] - 0.06) ** 2 + 0.8 * (v["smoothing"] - 0.1) ** 2
         plateau = 0.25 * 10 ** (0.5 * min(rate, 1.5))
         values = []
-        for epoch, value in enumerate(falling(min(floor, 2.2), 2.3, 10 ** (-0.5 * rate), 1.3, cls.epochs), 1):
+        for epoch, value in enumerate(compute_falling(min(floor, 2.2), 2.3, 10 ** (-0.5 * rate), 1.3, cls.epochs), 1):
             share = epoch / cls.epochs
             heat = {"cosine": (1 + math.cos(math.pi * share)) / 2, "linear": 1 - share, "step": float(share < 0.67)}
             values.append(min(2.3, value + plateau * heat[v["schedule"]]))
         seconds = cls.seconds * {"fp32": 1.0, "bf16": 0.55, "fp16": 0.5}[v["precision"]]
         limit = {"fp32": 1.0, "bf16": 0.8, "fp16": 0.3}[v["precision"]] + 2 * v["warm"]
-        return values, seconds, diverging(rate - limit, cls.epochs, 8.0)
+        return values, seconds, find_divergence(rate - limit, cls.epochs, 8.0)

@@ -57,7 +57,7 @@ class Config6(Config3):
     x5: float = searchable(0.5, low=0.0, high=1.0)
 
 
-def value(x: Array, share: float, kind: str, draw: np.random.Generator) -> float:
+def compute_value(x: Array, share: float, kind: str, draw: np.random.Generator) -> float:
     """Compute the noisy function at `x` after `share` of a full training."""
     bias, noise = BIAS_NOISE[kind]
     missing = 1 - max(0.0, math.log(share * FIDELITIES) / math.log(FIDELITIES))

@@ -89,7 +89,7 @@ class Problem:
         return min(value, self.worst) - self.best
 
 
-def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
+def build_closed_form(form: type[curves.Form], held_out: bool) -> Problem:
     def curve(values: Values, draw: np.random.Generator) -> Curve:
         clean, seconds, diverges_at = form.train(values)
         noise = form.noise * draw.standard_normal(form.epochs)
@@ -100,14 +100,14 @@ def closed_form(form: type[curves.Form], held_out: bool) -> Problem:
     return Problem(name, held_out, space, form.epochs, form.best, form.worst, curve, form.delivered)
 
 
-def mf_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
+def build_hartmann(dimensions: int, kind: str, held_out: bool) -> Problem:
     epochs = 27
     names = [f"x{i}" for i in range(dimensions)]
 
     def curve(values: Values, draw: np.random.Generator) -> Curve:
         x = np.array([values[name] for name in names])
-        seen = [hartmann.value(x, epoch / epochs, kind, draw) for epoch in range(1, epochs + 1)]
-        final = hartmann.value(x, 1.0, kind, draw)
+        seen = [hartmann.compute_value(x, epoch / epochs, kind, draw) for epoch in range(1, epochs + 1)]
+        final = hartmann.compute_value(x, 1.0, kind, draw)
         return Curve(seen, [final] * epochs, EPOCH_S, final)
 
     config = hartmann.Config3 if dimensions == 3 else hartmann.Config6
@@ -123,13 +123,13 @@ def _space(config: type[TaskConfig], epochs: int, **fixed: Any) -> Space:
 def build_problems() -> list[Problem]:
     """Return the problems in closed form. All results are known, so none is held out."""
     return [
-        mf_hartmann(3, "good", held_out=False),
-        mf_hartmann(6, "bad", held_out=False),
-        closed_form(curves.Cliff, held_out=False),
-        closed_form(curves.Crossing, held_out=False),
-        closed_form(curves.Curriculum, held_out=False),
-        mf_hartmann(6, "good", held_out=False),
-        mf_hartmann(3, "terrible", held_out=False),
-        closed_form(curves.Finetune, held_out=False),
-        closed_form(curves.Annealed, held_out=False),
+        build_hartmann(3, "good", held_out=False),
+        build_hartmann(6, "bad", held_out=False),
+        build_closed_form(curves.Cliff, held_out=False),
+        build_closed_form(curves.Crossing, held_out=False),
+        build_closed_form(curves.Curriculum, held_out=False),
+        build_hartmann(6, "good", held_out=False),
+        build_hartmann(3, "terrible", held_out=False),
+        build_closed_form(curves.Finetune, held_out=False),
+        build_closed_form(curves.Annealed, held_out=False),
     ]

@@ -117,7 +117,7 @@ def get_table_path(name: str) -> Path:
     return RESULTS / f"curves_{name}.parquet"
 
 
-def replayed(name: str, file: Path | None = None) -> Problem:
+def build_replayed(name: str, file: Path | None = None) -> Problem:
     """Return the problem that replays the table of task `name`. A config has the curve of the nearest recorded one.
 
     The seed that a trial replays is random. All epochs are longer by the same factor, so that their median is a minute.
@@ -153,7 +153,7 @@ def replayed(name: str, file: Path | None = None) -> Problem:
 
 def list_problems() -> list[Problem]:
     """Return all problems that can be searched."""
-    return [*build_problems(), *(replayed(name) for name in RECORDINGS)]
+    return [*build_problems(), *(build_replayed(name) for name in RECORDINGS)]
 
 
 def _build_curve(recording: Recording, row: Mapping[str, Any], longer: float) -> Curve:
