@@ -17,7 +17,7 @@ from optuna.samplers import RandomSampler
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.driver.scale_task import ScaleConfig, compute_loss
-from benchmarks.recording import create_parser, name_quartiles, print_result
+from benchmarks.recording import create_parser, get_quartiles, print_result
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
@@ -71,9 +71,8 @@ def main() -> None:
         study = Growing(Path(folder))
         for count in map(int, given.trials.split(",")):
             wall, cpu = study.grow(count, given.asks)
-            found = name_quartiles("median", wall, 1e3)
-            named = {"median": found["median"], "low": found["median_low"], "high": found["median_high"]}
-            rows.append({"trials": count, **named, "cpu": name_quartiles("cpu", cpu, 1e3)["cpu"]})
+            found = dict(zip(("low", "median", "high"), get_quartiles(wall, 1e3), strict=True))
+            rows.append({"trials": count, **found, "cpu": get_quartiles(cpu, 1e3)[1]})
         study.store.close()
     about = f"optuna {optuna.__version__}, TPE over {len(SPACE.parameters)} parameters, {RUNNING} running, journal"
     print_result({"suggestions": rows}, dict.fromkeys(("median", "low", "high", "cpu"), "ms"), about)

@@ -29,7 +29,6 @@ from benchmarks.recording import (
     Row,
     Table,
     create_parser,
-    get_quartiles,
     name_quartiles,
     print_progress,
     print_result,
@@ -199,9 +198,8 @@ def measure_lm(trials: int) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             command = build_search("timed_lm.py:TimedLm", trials, workers, 1 / workers, folder)
             found = run([*command, "epochs=2", f"shard={shard}", "--concurrency", "1"])
-        gap = get_quartiles(found.turnarounds, 1e3)[1]
         row = {"workers": workers, "shard": shard, "trials": trials, "duration": found.seconds}
-        yield row | {"first_report": found.first_report, "gap": gap}
+        yield row | {"first_report": found.first_report, **name_quartiles("gap", found.turnarounds, 1e3)}
 
 
 def main() -> None:
