@@ -48,7 +48,7 @@ class JointTask(LiquidTask):
         order = torch.randperm(stream.samples.size, generator=context.generator)[: self._count_samples(epoch)]
         ends = torch.tensor(stream.bounds[1:])
         for indices in context.shard(order, self.config.batch_size, shuffle=False):
-            yield Batch(stream.samples.rows(indices), torch.bucketize(indices, ends, right=True), 0, None)
+            yield Batch(stream.samples.select_rows(indices), torch.bucketize(indices, ends, right=True), 0, None)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import Table, add_settings, create_parser, parse_settings, print_result
-from searchlight.models.liquid.data import bits_per_byte
+from searchlight.models.liquid.data import compute_bits_per_byte
 from searchlight.trainables.lm import LmTask
 from searchlight.trainables.lm.config import LmConfig
 from searchlight.trainables.lm.data import ORDERS
@@ -30,7 +30,7 @@ def main() -> None:
     start, reports = time.process_time(), list(train(task))
     seconds = time.process_time() - start
     corpus, config = task.corpus, task.config
-    ngrams = bits_per_byte(corpus.train.numpy(), corpus.test.numpy(), ORDERS)
+    ngrams = compute_bits_per_byte(corpus.train.numpy(), corpus.test.numpy(), ORDERS)
     figures: dict[str, Table] = {
         "text": {"bytes": len(corpus.train), "held_out": len(corpus.test)},
         "ngrams": [{"order": order, "bits_per_byte": float(bits)} for order, bits in enumerate(ngrams, start=1)],

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from searchlight.models.liquid.block import BlockState
-from searchlight.models.liquid.continual import drawn_direction, masked_logits, random_signs
+from searchlight.models.liquid.continual import draw_direction, draw_signs, mask_logits
 from searchlight.models.liquid.data import Kind, Samples
 from searchlight.models.liquid.network import LiquidNetwork
 
@@ -17,7 +17,7 @@ BITS = 8.0  # per byte
 Sums = tuple[float, float]
 
 
-def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Tensor:
+def compute_losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Tensor:
     """Return the loss of each sequence, (B,): cross-entropy in nats or mean squared error, as a mean over steps.
 
     Args:
@@ -29,12 +29,12 @@ def losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor) -> Ten
     if kind == "values":
         return (outputs - targets).square().mean((1, 2))
     if kind == "labels":
-        return F.cross_entropy(masked_logits(outputs, allowed), targets, reduction="none")
+        return F.cross_entropy(mask_logits(outputs, allowed), targets, reduction="none")
     each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="none")
     return each.view(targets.shape).mean(1)
 
 
-def drawn_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
+def draw_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
     """Draw factors for the outputs of one sequence: the squared gradient of the sum estimates its Fisher.
 
     Values are modelled as Gaussian with variance 1. The Fisher of T steps is the mean over steps, as the loss is.
@@ -49,15 +49,12 @@ def drawn_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: to
         The shape of `outputs`, without a graph.
     """
     rows = outputs.detach().flatten(0, -2)
-    if kind == "values":
-        drawn = random_signs(rows, generator)
-    else:
-        drawn = drawn_direction(masked_logits(rows, allowed), generator)
+    drawn = draw_signs(rows, generator) if kind == "values" else draw_direction(mask_logits(rows, allowed), generator)
     return drawn.view(outputs.shape) / math.sqrt(len(rows))
 
 
 @torch.no_grad()
-def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor, batch_size: int) -> Sums:
+def measure_errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor, batch_size: int) -> Sums:
     """Return the network's total error and the number of its parts: wrong labels, bits of bytes, or squared errors.
 
     Windows of bytes in `samples` are consecutive: they are processed in parallel lanes, and each window starts with the
@@ -65,11 +62,11 @@ def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor
     label.
     """
     total, count = 0.0, 0
-    for outputs, targets in _answers(kind, network, samples, batch_size):
+    for outputs, targets in _answer_batches(kind, network, samples, batch_size):
         if not outputs.isfinite().all():
             return math.nan, 1
         if kind == "labels":
-            wrong = masked_logits(outputs, allowed).argmax(-1) != targets
+            wrong = mask_logits(outputs, allowed).argmax(-1) != targets
             total, count = total + float(wrong.sum()), count + len(targets)
         elif kind == "bytes":
             nats = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="sum")
@@ -79,7 +76,7 @@ def errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed: Tensor
     return total, count
 
 
-def score_of(kind: Kind, error: float) -> float:
+def compute_score(kind: Kind, error: float) -> float:
     """Return the score of a mean error, higher is better, at most 1.
 
     The score is the accuracy of labels, the saved share of a byte's 8 bits, or the explained share of the variance of
@@ -88,9 +85,13 @@ def score_of(kind: Kind, error: float) -> float:
     return 1 - error / BITS if kind == "bytes" else 1 - error
 
 
-def _answers(kind: Kind, network: LiquidNetwork, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _answer_batches(
+    kind: Kind, network: LiquidNetwork, samples: Samples, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     device = next(network.parameters()).device
-    batches: Callable[[Samples, int], Iterator[tuple[Samples, bool]]] = _lanes if kind == "bytes" else _batches
+    batches: Callable[[Samples, int], Iterator[tuple[Samples, bool]]] = (
+        _iterate_lanes if kind == "bytes" else _iterate_batches
+    )
     state: list[BlockState] | None = None
     for batch, goes_on in batches(samples, batch_size):
         inputs, targets = batch.inputs.to(device), batch.targets.to(device)
@@ -103,13 +104,13 @@ def _answers(kind: Kind, network: LiquidNetwork, samples: Samples, batch_size: i
         yield answer.outputs, targets
 
 
-def _batches(samples: Samples, batch_size: int) -> Iterator[tuple[Samples, bool]]:
+def _iterate_batches(samples: Samples, batch_size: int) -> Iterator[tuple[Samples, bool]]:
     for start in range(0, samples.size, batch_size):
-        yield samples.rows(slice(start, start + batch_size)), False
+        yield samples.select_rows(slice(start, start + batch_size)), False
 
 
-def _lanes(samples: Samples, lanes: int) -> Iterator[tuple[Samples, bool]]:
+def _iterate_lanes(samples: Samples, lanes: int) -> Iterator[tuple[Samples, bool]]:
     """Yield the next window of each lane, and whether it continues the window before."""
     steps = math.ceil(samples.size / lanes)
     for step in range(steps):
-        yield samples.rows(torch.arange(step, samples.size, steps)), step > 0
+        yield samples.select_rows(torch.arange(step, samples.size, steps)), step > 0

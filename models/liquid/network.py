@@ -83,6 +83,6 @@ class LiquidNetwork(nn.Module):
             x = x.mean(1)
         return Answer(self.head(x).float(), states, torch.cat(rates))
 
-    def synapses(self) -> list[PlasticSynapses]:
+    def list_synapses(self) -> list[PlasticSynapses]:
         """Return all plastic synapses, by layer."""
         return [block.synapses for block in self.blocks if isinstance(block.synapses, PlasticSynapses)]

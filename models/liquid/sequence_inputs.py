@@ -35,12 +35,12 @@ def check_sequence(x: Tensor, features: int, state: Tensor | None, width: int, d
         )
 
 
-def at_least_fp32(x: Tensor) -> Tensor:
+def promote_to_fp32(x: Tensor) -> Tensor:
     """Cast to at least fp32, since a recurrence sums over hundreds of steps."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def initial_state(state: Tensor | None, x: Tensor, width: int) -> Tensor:
+def prepare_state(state: Tensor | None, x: Tensor, width: int) -> Tensor:
     """Return `state` in the dtype of `x`, at least fp32, or zeros of shape (B, width)."""
     if state is None:
         return x.new_zeros(x.shape[0], width)

@@ -11,13 +11,13 @@ from searchlight.models.liquid.continual import (
     EWC,
     SI,
     Reservoir,
-    der_loss,
-    exact_directions,
-    fisher_diagonal,
-    masked_logits,
+    compute_der_loss,
+    compute_directions,
+    mask_logits,
+    sum_squared_gradients,
 )
 from searchlight.models.liquid.data import Samples
-from searchlight.models.liquid.losses import drawn_directions
+from searchlight.models.liquid.losses import draw_directions
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.task_stream import Stream
 
@@ -76,33 +76,33 @@ class ContinualStrategy:
             self.hold = SI(self.parameters, strength)
         self.reservoir = Reservoir(remembered, balanced) if remembered else None
 
-    def before_step(self) -> None:
+    def begin_step(self) -> None:
         """Prepare an update, whose gradients are final."""
         if isinstance(self.hold, SI):
-            self.hold.before_step()
+            self.hold.begin_step()
 
-    def after_step(self, applied: bool) -> None:
+    def finish_step(self, applied: bool) -> None:
         """Finish an update, `applied` or skipped."""
         if not isinstance(self.hold, SI):
             return
         if applied:
-            self.hold.after_step()
+            self.hold.finish_step()
         else:
             self.hold.forget_step()
 
-    def penalty(self) -> Tensor | None:
+    def compute_penalty(self) -> Tensor | None:
         """Return the penalty on changes of weights, or None without consolidation."""
-        return None if self.hold is None else self.hold.penalty()
+        return None if self.hold is None else self.hold.compute_penalty()
 
     def recall(self, count: int, generator: torch.Generator) -> ReplayBatch | None:
         """Return `count` sequences of earlier tasks, or None if there are none."""
         if self.reservoir is None or not count or not self.reservoir.size:
             return None
         tasks, indices, slots = self.reservoir.draw(count, generator, self.balanced)
-        logits = self.reservoir.logits(slots) if self.with_logits else None
-        return ReplayBatch(self.stream.rows(tasks, indices), tasks, logits)
+        logits = self.reservoir.get_logits(slots) if self.with_logits else None
+        return ReplayBatch(self.stream.select_rows(tasks, indices), tasks, logits)
 
-    def distance(self, outputs: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+    def measure_distance(self, outputs: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """Return the distance of outputs from stored ones, for each sequence, (B,).
 
         Args:
@@ -111,9 +111,9 @@ class ContinualStrategy:
             allowed: Which outputs count, bool of shape (B, outputs).
         """
         rows = allowed if outputs.dim() == 2 else allowed[:, None].expand_as(outputs)
-        return der_loss(outputs, logits, rows).view(len(outputs), -1).mean(1)
+        return compute_der_loss(outputs, logits, rows).view(len(outputs), -1).mean(1)
 
-    def learned(
+    def finish_task(
         self,
         task: int,
         samples: int,
@@ -133,13 +133,13 @@ class ContinualStrategy:
             seen: Numbers of the sequences that were trained on, the same on all ranks: only these are stored and used
                 for a Fisher. None: all.
         """
-        seen = torch.arange(self.stream.size(task)) if seen is None else seen
-        with _evaluating(self.network):
+        seen = torch.arange(self.stream.count_sequences(task)) if seen is None else seen
+        with _set_evaluation_mode(self.network):
             chosen = seen[torch.randperm(len(seen), generator=generator)[:samples]]
             # One seed per sequence, so that the draws do not depend on the number of ranks.
             seeds = torch.randint(2**62, (len(chosen),), generator=generator)
             if isinstance(self.hold, EWC):
-                self.hold.consolidate(self._fisher(task, chosen, seeds, share, add_up))
+                self.hold.consolidate(self._compute_fisher(task, chosen, seeds, share, add_up))
             elif isinstance(self.hold, SI):
                 self.hold.consolidate()
             if self.reservoir is not None:
@@ -169,57 +169,59 @@ class ContinualStrategy:
             if own is not None:
                 own.load_state_dict(state[name])
         if self.reservoir is not None and self.with_logits:
-            with _evaluating(self.network):
+            with _set_evaluation_mode(self.network):
                 self._answer(self.reservoir)
 
-    def _fisher(
+    def _compute_fisher(
         self, task: int, chosen: Tensor, seeds: Tensor, share: slice, add_up: Callable[[list[Tensor]], None]
     ) -> dict[str, Tensor]:
         if self.stream.kind == "labels" and self.stream.outputs <= FEW:
             # All sequences on every rank, since negligible vectors are determined over all of them.
-            logits = self._outputs(self.stream.rows(task, chosen))
-            directions = exact_directions(masked_logits(logits, self.stream.allowed[task].to(logits.device)))
-            scalars = self._exact_scalars(task, chosen[share], directions[share])
+            logits = self._compute_outputs(self.stream.select_rows(task, chosen))
+            directions = compute_directions(mask_logits(logits, self.stream.allowed[task].to(logits.device)))
+            scalars = self._compute_exact_scalars(task, chosen[share], directions[share])
         else:
-            scalars = self._drawn_scalars(task, chosen[share], seeds[share])
-        sums, count = fisher_diagonal(self.parameters, scalars)
+            scalars = self._compute_drawn_scalars(task, chosen[share], seeds[share])
+        sums, count = sum_squared_gradients(self.parameters, scalars)
         total = torch.tensor(float(count), device=next(iter(sums.values())).device)
         add_up([*sums.values(), total])
         return {name: values / total for name, values in sums.items()}
 
-    def _exact_scalars(self, task: int, chosen: Tensor, directions: list[Tensor]) -> Iterator[Tensor]:
+    def _compute_exact_scalars(self, task: int, chosen: Tensor, directions: list[Tensor]) -> Iterator[Tensor]:
         for index, columns in zip(chosen, directions, strict=True):
             yield self._answer_one(task, index)[0] @ columns if columns.numel() else columns.flatten()
 
-    def _drawn_scalars(self, task: int, chosen: Tensor, seeds: Tensor) -> Iterator[Tensor]:
+    def _compute_drawn_scalars(self, task: int, chosen: Tensor, seeds: Tensor) -> Iterator[Tensor]:
         for index, seed in zip(chosen, seeds.tolist(), strict=True):
             outputs = self._answer_one(task, index)
             allowed = self.stream.allowed[task].to(outputs.device)
-            drawn = drawn_directions(self.stream.kind, outputs, allowed, torch.Generator().manual_seed(seed))
+            drawn = draw_directions(self.stream.kind, outputs, allowed, torch.Generator().manual_seed(seed))
             yield (outputs * drawn).sum().view(1)
 
     def _answer_one(self, task: int, index: Tensor) -> Tensor:
-        sample = self.stream.rows(task, index[None]).to(next(self.network.parameters()).device)
+        sample = self.stream.select_rows(task, index[None]).to(next(self.network.parameters()).device)
         outputs: Tensor = self.network(sample.inputs, sample.dt).outputs
         return outputs
 
     @torch.no_grad()
-    def _outputs(self, samples: Samples) -> Tensor:
+    def _compute_outputs(self, samples: Samples) -> Tensor:
         """Return the outputs for sequences, computed in batches."""
         device = next(self.network.parameters()).device
-        parts = [samples.rows(slice(start, start + ANSWERED)).to(device) for start in range(0, samples.size, ANSWERED)]
+        parts = [
+            samples.select_rows(slice(start, start + ANSWERED)).to(device) for start in range(0, samples.size, ANSWERED)
+        ]
         return torch.cat([self.network(part.inputs, part.dt).outputs for part in parts])
 
     def _answer(self, reservoir: Reservoir) -> None:
         """Store the logits of new samples in memory."""
-        tasks, indices, slots = reservoir.missing()
+        tasks, indices, slots = reservoir.list_missing()
         for start in range(0, len(slots), ANSWERED):
             part = slice(start, start + ANSWERED)
-            reservoir.store(slots[part], self._outputs(self.stream.rows(tasks[part], indices[part])))
+            reservoir.store(slots[part], self._compute_outputs(self.stream.select_rows(tasks[part], indices[part])))
 
 
 @contextlib.contextmanager
-def _evaluating(network: LiquidNetwork) -> Iterator[None]:
+def _set_evaluation_mode(network: LiquidNetwork) -> Iterator[None]:
     """Set the network to evaluation mode. Restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()

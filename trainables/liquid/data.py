@@ -3,10 +3,10 @@
 import functools
 from pathlib import Path
 
-from searchlight.models.liquid.continual import Scenario, class_groups
+from searchlight.models.liquid.continual import Scenario, group_classes
 from searchlight.models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
 from searchlight.models.liquid.data import check as check_source
-from searchlight.models.liquid.task_stream import stream
+from searchlight.models.liquid.task_stream import build_stream
 from searchlight.trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
@@ -46,9 +46,9 @@ def check(data: str, length: int, tasks: int, scenario: Scenario) -> None:
         if data.startswith("hub:"):
             check_source(data, length)  # nothing is fetched before a search begins
         elif data == "text":
-            class_groups(len(DOMAINS), tasks, "domains")  # its corpus does not exist yet
+            group_classes(len(DOMAINS), tasks, "domains")  # its corpus does not exist yet
         else:
-            stream(load(data, length), tasks, scenario)
+            build_stream(load(data, length), tasks, scenario)
 
 
 def write_corpus(files: Path) -> None:

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from searchlight.models.liquid.continual import Matrix, draw
+from searchlight.models.liquid.continual import Matrix, draw_matrix
 from searchlight.models.liquid.data import SOURCES, Samples
-from searchlight.models.liquid.losses import errors, losses, score_of
+from searchlight.models.liquid.losses import compute_losses, compute_score, measure_errors
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.plasticity import RULES, PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
 from searchlight.models.liquid.strategy import ContinualStrategy, ReplayBatch
-from searchlight.models.liquid.task_stream import Stream, stream
+from searchlight.models.liquid.task_stream import Stream, build_stream
 from searchlight.trainables.liquid import data
 from searchlight.trainables.liquid.config import LiquidConfig
 from searchlight.trainables.task import Task
@@ -115,7 +115,7 @@ class LiquidTask(Task[LiquidConfig]):
             with_logits=config.replay.logits_weight > 0,
         )
         if config.consolidation.method == "si":
-            self.transforms = {"train": self.past.before_step}
+            self.transforms = {"train": self.past.begin_step}
         self.saturated = set[int]()  # layers that have been warned about
         self.matrix = Matrix(self.stream.tasks)
         self.learning = 0  # index of the current task
@@ -150,7 +150,7 @@ class LiquidTask(Task[LiquidConfig]):
         elif self.learning != self._get_task_index(epoch - 1):
             self._consolidate(self.learning - 1)
             self.trained_on = self._create_trained_mask()
-        order = torch.randperm(self.stream.size(self.learning), generator=context.generator)[
+        order = torch.randperm(self.stream.count_sequences(self.learning), generator=context.generator)[
             : self._count_samples(epoch)
         ]
         self.trained_on[order] = True  # on all ranks, including those of other ranks
@@ -167,9 +167,9 @@ class LiquidTask(Task[LiquidConfig]):
         config, samples = self.config, batch.samples
         answer = self.network(samples.inputs, samples.dt)
         allowed = self.stream.allowed.to(batch.tasks.device)[batch.tasks]
-        each = losses(self.stream.kind, answer.outputs, samples.targets, allowed)
+        each = compute_losses(self.stream.kind, answer.outputs, samples.targets, allowed)
         new = len(each) - batch.recalled
-        loss, penalty = each.mean(), self.past.penalty()
+        loss, penalty = each.mean(), self.past.compute_penalty()
         self.log("new_loss", each[:new].mean(), new)
         if penalty is not None:
             self.log("penalty", penalty)
@@ -177,11 +177,11 @@ class LiquidTask(Task[LiquidConfig]):
         if batch.recalled:
             self.log("replay_loss", each[new:].mean(), batch.recalled)
         if batch.logits is not None:
-            far = self.past.distance(answer.outputs[new:], batch.logits, allowed[new:])
+            far = self.past.measure_distance(answer.outputs[new:], batch.logits, allowed[new:])
             self.log("logits_distance", far.mean(), batch.recalled)
             loss = loss + config.replay.logits_weight * far.sum() / len(each)
         self.log("firing_rate", answer.rates.mean(), len(each))
-        for layer in range(len(self.network.synapses())):
+        for layer in range(len(self.network.list_synapses())):
             self.log(f"plasticity_{layer}_firing", answer.rates[2 * layer + 1], len(each))
         if config.spiking.rate_weight:
             too_low = (config.spiking.lowest_rate - answer.rates).relu()
@@ -192,12 +192,12 @@ class LiquidTask(Task[LiquidConfig]):
     def after_update(self, report: UpdateReport) -> None:
         """Apply the local rules to their synapses if the update was applied. Discard their changes otherwise."""
         applied = report.outcome == "applied"
-        self.past.after_step(applied)
-        for layer, synapses in enumerate(self.network.synapses()):
+        self.past.finish_step(applied)
+        for layer, synapses in enumerate(self.network.list_synapses()):
             if not applied:
                 synapses.discard()
                 continue
-            self.context.all_reduce(synapses.pending())
+            self.context.all_reduce(synapses.get_pending())
             figures = synapses.update() or {}
             for name, value in figures.items():
                 self.log(f"plasticity_{layer}_{name}", value)
@@ -215,7 +215,7 @@ class LiquidTask(Task[LiquidConfig]):
         kind, domains = self.stream.kind, self._compute_errors()
         each = [_compute_mean(task.values()) for task in domains]
         error = _compute_mean(each)
-        report = {"val/score": score_of(kind, error)}
+        report = {"val/score": compute_score(kind, error)}
         if self.baseline is not None:
             report["val/score_baseline"] = self.baseline
         if kind != "labels":
@@ -223,7 +223,7 @@ class LiquidTask(Task[LiquidConfig]):
             report |= {f"val/{ERRORS[kind]}_{name}": value for task in domains for name, value in task.items()}
         if not math.isfinite(error) or not self.matrix.rows:  # it diverged, or training has not begun
             return report
-        self.matrix.record(self.learning + 1, [score_of(kind, value) for value in each])
+        self.matrix.record(self.learning + 1, [compute_score(kind, value) for value in each])
         if self.stream.tasks > 1:
             names = ("average", "forgetting", "backward_transfer", "forward_transfer", "learning_accuracy")
             report |= {f"val/{name}": getattr(self.matrix, name) for name in names}
@@ -234,7 +234,9 @@ class LiquidTask(Task[LiquidConfig]):
         if self.stream.tasks == 1 or not self.matrix.rows:
             return {}
         return {
-            "matrix": draw(self.matrix, self.stream.names, f"{_format_title(self.config.data)}: score on each task")
+            "matrix": draw_matrix(
+                self.matrix, self.stream.names, f"{_format_title(self.config.data)}: score on each task"
+            )
         }
 
     def predict(self, inputs: Any) -> Tensor:
@@ -250,7 +252,7 @@ class LiquidTask(Task[LiquidConfig]):
         return outputs
 
     def example(self) -> Any:
-        samples = self.stream.samples.rows(slice(0, 2))
+        samples = self.stream.samples.select_rows(slice(0, 2))
         return samples.inputs if samples.dt is None else {"inputs": samples.inputs, "dt": samples.dt}
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,16 +273,18 @@ class LiquidTask(Task[LiquidConfig]):
         """Return the stream, the digest of its data, and the mean score of each domain's best simple model."""
         config = self.config
         source = data.read(config.data, config.length, self.files)
-        tasks = stream(source, config.continual.tasks, config.continual.scenario)
+        tasks = build_stream(source, config.continual.tasks, config.continual.scenario)
         if source.kind == "labels":
             return tasks, source.digest, None
         # Measured on the test sequences of the network.
-        domains = [domain._replace(test=domain.test.rows(slice(config.test_samples))) for domain in source.domains]
+        domains = [
+            domain._replace(test=domain.test.select_rows(slice(config.test_samples))) for domain in source.domains
+        ]
         known = {
             name: min(models.values()) for name, models in replace(source, domains=tuple(domains)).baselines.items()
         }
         error = _compute_mean(_compute_mean(known[name] for name in tests) for tests in tasks.tests)
-        return tasks, source.digest, score_of(source.kind, error)
+        return tasks, source.digest, compute_score(source.kind, error)
 
     def _create_neurons(self, count: int) -> LIF:
         return LIF(
@@ -311,14 +315,14 @@ class LiquidTask(Task[LiquidConfig]):
         return min(epoch, self.config.epochs - 1) * self.stream.tasks // self.config.epochs
 
     def _count_samples(self, epoch: int) -> int:
-        return min(self.config.samples, self.stream.size(self._get_task_index(epoch)))
+        return min(self.config.samples, self.stream.count_sequences(self._get_task_index(epoch)))
 
     def _build_batch(self, indices: Tensor, recalled: ReplayBatch | None) -> Batch:
-        samples = self.stream.rows(self.learning, indices)
+        samples = self.stream.select_rows(self.learning, indices)
         tasks = torch.full((len(indices),), self.learning)
         if recalled is None:
             return Batch(samples, tasks, 0, None)
-        joint = Samples.joined([samples, recalled.samples])
+        joint = Samples.join([samples, recalled.samples])
         return Batch(joint, torch.cat([tasks, recalled.tasks]), len(recalled.tasks), recalled.logits)
 
     def _consolidate(self, task: int) -> None:
@@ -327,17 +331,17 @@ class LiquidTask(Task[LiquidConfig]):
         generator = torch.Generator().manual_seed(1000 * config.seed + task)  # the same on all ranks
         share = slice(context.rank, None, context.world_size)
         seen = self.trained_on.nonzero().flatten()
-        self.past.learned(task, config.consolidation.fisher_samples, generator, share, context.all_reduce, seen)
+        self.past.finish_task(task, config.consolidation.fisher_samples, generator, share, context.all_reduce, seen)
 
     def _create_trained_mask(self) -> Tensor:
         """Return a mask of the current task's sequences that were trained on, initially none."""
-        return torch.zeros(self.stream.size(self.learning), dtype=torch.bool)
+        return torch.zeros(self.stream.count_sequences(self.learning), dtype=torch.bool)
 
     @torch.no_grad()
     def _compute_untrained_scores(self) -> list[float]:
         """Return the score on each task before training."""
         self.network.eval()
-        scores = [score_of(self.stream.kind, _compute_mean(task.values())) for task in self._compute_errors()]
+        scores = [compute_score(self.stream.kind, _compute_mean(task.values())) for task in self._compute_errors()]
         self.network.train()
         return scores
 
@@ -350,8 +354,8 @@ class LiquidTask(Task[LiquidConfig]):
             for name, samples in tests.items():
                 count = min(samples.size, config.test_samples)
                 ends = [count * rank // context.world_size for rank in (context.rank, context.rank + 1)]
-                mine = samples.rows(slice(*ends))  # contiguous, since windows of text follow each other
-                sums[f"{task} {name}"] = errors(kind, self.network, mine, allowed, TESTED)
+                mine = samples.select_rows(slice(*ends))  # contiguous, since windows of text follow each other
+                sums[f"{task} {name}"] = measure_errors(kind, self.network, mine, allowed, TESTED)
         means = context.weighted_means(sums)
         return [{name: means[f"{task} {name}"] for name in tests} for task, tests in enumerate(self.stream.tests)]
 

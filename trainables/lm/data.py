@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.data import Source, bits_per_byte, build_corpus, read_corpus
-from searchlight.models.liquid.data.text import bytes_source, check_corpus, check_size
+from searchlight.models.liquid.data import Source, build_corpus, compute_bits_per_byte, read_corpus
+from searchlight.models.liquid.data.text import build_bytes_source, check_corpus, check_size
 from searchlight.trainables.task.config import renamed_errors
 
 CORPUS = "corpus"
@@ -87,9 +87,11 @@ def read(data: str, files: Path) -> Corpus:
         )
     path = files / CORPUS if data == TEXT else Path(data)
     with renamed_errors({"source must": "data must"}):
-        source = read_corpus(path, 1) if path.is_dir() else bytes_source(data, {path.name: np.fromfile(path, "u1")}, 1)
+        source = (
+            read_corpus(path, 1) if path.is_dir() else build_bytes_source(data, {path.name: np.fromfile(path, "u1")}, 1)
+        )
     train, test = (_join(source, part) for part in ("train", "test"))
-    bits = bits_per_byte(train[-COUNTED:].numpy(), test.numpy(), ORDERS)
+    bits = compute_bits_per_byte(train[-COUNTED:].numpy(), test.numpy(), ORDERS)
     return Corpus(train, test, source.digest, bits[-1])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from searchlight.models.liquid.cells.cell import Cell
 from searchlight.models.liquid.cells.cfc import CfC
 from searchlight.models.liquid.cells.ncp import NCP
-from searchlight.models.liquid.cells.scan import Liquid, linear_scan
+from searchlight.models.liquid.cells.scan import Liquid, run_linear_scan
 
 CELLS: dict[str, Callable[[int, int], Cell]] = {
     "cfc": CfC,
@@ -29,4 +29,4 @@ def make_cell(kind: str, inputs: int, units: int) -> Cell:
     return CELLS[kind](inputs, units)
 
 
-__all__ = ["CELLS", "Cell", "CfC", "Liquid", "NCP", "linear_scan", "make_cell"]
+__all__ = ["CELLS", "Cell", "CfC", "Liquid", "NCP", "run_linear_scan", "make_cell"]

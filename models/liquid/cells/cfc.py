@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from searchlight.models.liquid.cells.cell import Cell
-from searchlight.models.liquid.cells.cfc_function import cfc_sequence
-from searchlight.models.liquid.sequence_inputs import at_least_fp32, initial_state
+from searchlight.models.liquid.cells.cfc_function import run_cfc
+from searchlight.models.liquid.sequence_inputs import prepare_state, promote_to_fp32
 
 HEADS = 4  # f, g, t_a and t_b
 
@@ -58,11 +58,11 @@ class CfC(Cell):
         if dt is None:
             weight, bias, recurrent = (self._merge(each) for each in (weight, bias, recurrent))
         # Time first, so that each step is contiguous in memory.
-        drive = at_least_fp32(F.linear(x.transpose(0, 1), weight, bias))
-        states = cfc_sequence(
+        drive = promote_to_fp32(F.linear(x.transpose(0, 1), weight, bias))
+        states = run_cfc(
             drive,
             None if dt is None else dt.to(drive.dtype).transpose(0, 1),
-            initial_state(state, drive.transpose(0, 1), self.state_size),
+            prepare_state(state, drive.transpose(0, 1), self.state_size),
             recurrent,
         )
         return states.transpose(0, 1), states[-1]

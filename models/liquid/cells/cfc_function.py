@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def cfc_sequence(drive: Tensor, dt: Tensor | None, state: Tensor, recurrent: Tensor) -> Tensor:
+def run_cfc(drive: Tensor, dt: Tensor | None, state: Tensor, recurrent: Tensor) -> Tensor:
     """Run a CfC: h' = f (1 - s) + s g, where f and g are tanh of their heads, and s = sigmoid(t_a dt + t_b).
 
     All arguments have one dtype, fp32 or fp64.
@@ -61,14 +61,14 @@ class _CfCSequence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast(grad.device.type, enabled=False):
-            return _backward(grad, *ctx.saved_tensors)
+            return _run_backward(grad, *ctx.saved_tensors)
 
 
-def _backward(
+def _run_backward(
     grad: Tensor, dt: Tensor | None, state: Tensor, recurrent: Tensor, states: Tensor, heads: Tensor
 ) -> tuple[Tensor | None, ...]:
     steps, batch, units = grad.shape
-    grad_heads = _slopes(heads, dt)
+    grad_heads = _compute_slopes(heads, dt)
     grad_sums = grad_heads.flatten(2)
     # Gradients of the state before each step, and after the last.
     grad_states = grad.new_empty(steps + 1, batch, units)
@@ -86,7 +86,7 @@ def _backward(
     return grad_sums, grad_dt, grad_states[0], grad_recurrent
 
 
-def _slopes(heads: Tensor, dt: Tensor | None) -> Tensor:
+def _compute_slopes(heads: Tensor, dt: Tensor | None) -> Tensor:
     """Return the derivatives of the next state by the heads' sums, for all steps, in the shape of the heads."""
     f, g, s = heads[:, :, 0], heads[:, :, 1], heads[:, :, -1]
     slopes = torch.empty_like(heads)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from searchlight.models.liquid.cells.cell import Cell
 from searchlight.models.liquid.cells.cfc import CfC
-from searchlight.models.liquid.cells.wiring import neural_circuit
+from searchlight.models.liquid.cells.wiring import draw_circuit
 
 
 class NCP(Cell):
@@ -27,7 +27,7 @@ class NCP(Cell):
     def __init__(self, inputs: int, units: int, outputs: int | None = None, sparsity: float = 0.5) -> None:
         super().__init__()
         outputs = max(1, units // 4) if outputs is None else outputs
-        layers = neural_circuit(inputs, units, outputs, sparsity)
+        layers = draw_circuit(inputs, units, outputs, sparsity)
         self.inputs, self.outputs, self.state_size = inputs, outputs, units
         self.layers = nn.ModuleList(CfC(layer.inputs, layer.units, mask=layer.mask) for layer in layers)
         self.widths = [layer.units for layer in layers]

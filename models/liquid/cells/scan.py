@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from searchlight.models.liquid.cells.cell import Cell
-from searchlight.models.liquid.sequence_inputs import at_least_fp32, initial_state
+from searchlight.models.liquid.sequence_inputs import prepare_state, promote_to_fp32
 
 
-def linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
+def run_linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     """Compute h_t = a_t h_{t-1} + b_t, elementwise, in at least fp32.
 
     It is fastest if time comes first in memory, as in a transposed view of (T, B, U).
@@ -61,12 +61,12 @@ def scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
 
     Only this function and `reverse_scan` depend on the device: add kernels for a device here.
     """
-    return scan_in_sequence(a, b, h0) if in_sequence(b) else scan_by_doubling(a, b, h0)
+    return scan_in_sequence(a, b, h0) if is_sequential(b) else scan_by_doubling(a, b, h0)
 
 
 def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
     """Compute d_t = grad_t + a_{t+1} d_{t+1}, the gradient of `scan` by b."""
-    if not in_sequence(grad):
+    if not is_sequential(grad):
         later = torch.cat([a[1:], torch.zeros_like(a[:1])])
         return scan_by_doubling(later.flip(0), grad.flip(0), torch.zeros_like(grad[0])).flip(0)
     total = torch.empty(grad.shape, dtype=grad.dtype, device=grad.device)
@@ -77,7 +77,7 @@ def reverse_scan(a: Tensor, grad: Tensor) -> Tensor:
     return total
 
 
-def in_sequence(x: Tensor) -> bool:
+def is_sequential(x: Tensor) -> bool:
     """Return whether many small operations are faster than a few large ones on the device of `x`."""
     return x.is_cpu
 
@@ -132,12 +132,12 @@ class Liquid(Cell):
 
     def _run(self, x: Tensor, state: Tensor | None, dt: Tensor | None) -> tuple[Tensor, Tensor]:
         # Time first, so that each step is contiguous in memory.
-        drive = at_least_fp32(F.linear(x.transpose(0, 1), self.input.weight, self.input.bias)).transpose(0, 1)
+        drive = promote_to_fp32(F.linear(x.transpose(0, 1), self.input.weight, self.input.bias)).transpose(0, 1)
         gate, candidate = drive.chunk(2, dim=-1)
         exponent = gate.sigmoid() * -F.softplus(self.tau)
         if dt is not None:
             exponent = exponent * dt.to(drive.dtype)
-        states = linear_scan(
-            exponent.exp(), -torch.expm1(exponent) * candidate.tanh(), initial_state(state, drive, self.state_size)
+        states = run_linear_scan(
+            exponent.exp(), -torch.expm1(exponent) * candidate.tanh(), prepare_state(state, drive, self.state_size)
         )
         return states, states[:, -1]

@@ -20,7 +20,7 @@ class Layer(NamedTuple):
     mask: Tensor
 
 
-def neural_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> list[Layer]:
+def draw_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> list[Layer]:
     """Draw a wiring of inter, command and motor neurons, in this order, from torch's global generator.
 
     Neurons of one layer receive only their own past state; command neurons also receive each other. Each neuron has at
@@ -47,13 +47,13 @@ def neural_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> li
     density = 1 - sparsity
     among_commands = torch.maximum(torch.eye(command), _draw(command, command, density))
     return [
-        Layer(inputs, inter, torch.cat([_synapses(inter, inputs, density), torch.eye(inter)], dim=1)),
-        Layer(inter, command, torch.cat([_synapses(command, inter, density), among_commands], dim=1)),
-        Layer(command, outputs, torch.cat([_synapses(outputs, command, density), torch.eye(outputs)], dim=1)),
+        Layer(inputs, inter, torch.cat([_draw_synapses(inter, inputs, density), torch.eye(inter)], dim=1)),
+        Layer(inter, command, torch.cat([_draw_synapses(command, inter, density), among_commands], dim=1)),
+        Layer(command, outputs, torch.cat([_draw_synapses(outputs, command, density), torch.eye(outputs)], dim=1)),
     ]
 
 
-def _synapses(post: int, pre: int, density: float) -> Tensor:
+def _draw_synapses(post: int, pre: int, density: float) -> Tensor:
     """Connect each neuron to a share `density` of those before, and each of these to at least one neuron."""
     mask = _draw(post, pre, density)
     unheard = (mask.sum(0) == 0).nonzero().squeeze(1)

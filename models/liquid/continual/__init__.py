@@ -2,16 +2,21 @@
 
 from searchlight.models.liquid.continual.accuracy_matrix import Matrix
 from searchlight.models.liquid.continual.ewc import EWC
-from searchlight.models.liquid.continual.fisher import drawn_direction, exact_directions, fisher_diagonal, random_signs
-from searchlight.models.liquid.continual.plot import draw
-from searchlight.models.liquid.continual.replay import Draw, Reservoir, der_loss
+from searchlight.models.liquid.continual.fisher import (
+    compute_directions,
+    draw_direction,
+    draw_signs,
+    sum_squared_gradients,
+)
+from searchlight.models.liquid.continual.plot import draw_matrix
+from searchlight.models.liquid.continual.replay import Draw, Reservoir, compute_der_loss
 from searchlight.models.liquid.continual.scenario import (
     Scenario,
-    allowed,
-    class_groups,
-    masked_logits,
-    outputs,
-    targets,
+    convert_labels,
+    count_outputs,
+    find_allowed,
+    group_classes,
+    mask_logits,
 )
 from searchlight.models.liquid.continual.si import SI
 
@@ -22,15 +27,15 @@ __all__ = [
     "Matrix",
     "Reservoir",
     "Scenario",
-    "allowed",
-    "class_groups",
-    "der_loss",
-    "draw",
-    "drawn_direction",
-    "exact_directions",
-    "fisher_diagonal",
-    "masked_logits",
-    "outputs",
-    "random_signs",
-    "targets",
+    "find_allowed",
+    "group_classes",
+    "compute_der_loss",
+    "draw_matrix",
+    "draw_direction",
+    "compute_directions",
+    "sum_squared_gradients",
+    "mask_logits",
+    "count_outputs",
+    "draw_signs",
+    "convert_labels",
 ]

@@ -51,7 +51,7 @@ class Matrix:
 
         (ACC of Lopez-Paz & Ranzato 2017, arXiv 1706.08840; A_k of Chaudhry et al. 2018, arXiv 1801.10112.)
         """
-        return _mean(self.rows[-1][: self.learned or self.tasks] if self.rows else [])
+        return _compute_mean(self.rows[-1][: self.learned or self.tasks] if self.rows else [])
 
     @property
     def forgetting(self) -> float:
@@ -60,7 +60,7 @@ class Matrix:
         (F_k of Chaudhry et al. 2018, arXiv 1801.10112. The row before training does not count.)
         """
         earlier = range(self.learned - 1)
-        return _mean([max(row[task] for row in self.rows[1:-1]) - self.rows[-1][task] for task in earlier])
+        return _compute_mean([max(row[task] for row in self.rows[1:-1]) - self.rows[-1][task] for task in earlier])
 
     @property
     def backward_transfer(self) -> float:
@@ -68,7 +68,7 @@ class Matrix:
 
         (BWT of Lopez-Paz & Ranzato 2017, arXiv 1706.08840.)
         """
-        return _mean([self.rows[-1][task] - self.rows[task + 1][task] for task in range(self.learned - 1)])
+        return _compute_mean([self.rows[-1][task] - self.rows[task + 1][task] for task in range(self.learned - 1)])
 
     @property
     def forward_transfer(self) -> float:
@@ -78,7 +78,7 @@ class Matrix:
         arXiv 1706.08840.)
         """
         reached = range(1, min(self.learned + 1, self.tasks))
-        return _mean([self.rows[task][task] - self.rows[0][task] for task in reached])
+        return _compute_mean([self.rows[task][task] - self.rows[0][task] for task in reached])
 
     @property
     def learning_accuracy(self) -> float:
@@ -86,7 +86,7 @@ class Matrix:
 
         (LA of Riemer et al. 2019, arXiv 1810.11910.)
         """
-        return _mean([self.rows[task + 1][task] for task in range(self.learned)])
+        return _compute_mean([self.rows[task + 1][task] for task in range(self.learned)])
 
     def state_dict(self) -> dict[str, Any]:
         return {"tasks": self.tasks, "rows": [list(row) for row in self.rows]}
@@ -102,5 +102,5 @@ class Matrix:
         self.rows = [list(row) for row in state["rows"]]
 
 
-def _mean(scores: Sequence[float]) -> float:
+def _compute_mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores) if scores else 0.0

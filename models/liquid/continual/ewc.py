@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull
+from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, copy_full, copy_matching, pull
 
 
 class EWC:
@@ -34,14 +34,14 @@ class EWC:
         self._fisher: Tensors = {}
         self._anchor: Tensors = {}
 
-    def penalty(self) -> Tensor:
+    def compute_penalty(self) -> Tensor:
         """Return `strength / 2 * sum F * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
 
         Add it to a loss once, independent of the number of samples.
         """
         parameters = list(self._parameters.values())
         if not self._fisher or not self.strength:
-            return full(parameters[0]).new_zeros(())
+            return copy_full(parameters[0]).new_zeros(())
         return pull(parameters, list(self._anchor.values()), list(self._fisher.values()), self.strength / 2)
 
     def consolidate(self, fisher: Mapping[str, Tensor]) -> None:
@@ -53,14 +53,14 @@ class EWC:
         Raises:
             ValueError: Names or shapes differ from the parameters, or an entry is negative or not finite.
         """
-        new = matched("fisher", fisher, self._parameters)
+        new = copy_matching("fisher", fisher, self._parameters)
         for name, values in new.items():
             if not bool(((values >= 0) & values.isfinite()).all()):
                 raise ValueError(f"fisher of {name} must be finite and at least 0, but got another entry. Has it NaNs?")
         self._fisher = {
             name: self.decay * self._fisher[name] + values if self._fisher else values for name, values in new.items()
         }
-        self._anchor = {name: full(parameter) for name, parameter in self._parameters.items()}
+        self._anchor = {name: copy_full(parameter) for name, parameter in self._parameters.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"fisher": dict(self._fisher), "anchor": dict(self._anchor)}
@@ -70,6 +70,6 @@ class EWC:
         if not state["fisher"]:
             self._fisher, self._anchor = {}, {}
             return
-        fisher = matched("fisher", state["fisher"], self._parameters)
-        self._anchor = matched("anchor", state["anchor"], self._parameters)
+        fisher = copy_matching("fisher", state["fisher"], self._parameters)
+        self._anchor = copy_matching("anchor", state["anchor"], self._parameters)
         self._fisher = fisher

@@ -19,7 +19,9 @@ from torch.nn import Parameter
 NEGLIGIBLE = 1e-2  # omitted share of the trace of M over all samples, which saves three of four backward passes
 
 
-def fisher_diagonal(parameters: Mapping[str, Parameter], samples: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
+def sum_squared_gradients(
+    parameters: Mapping[str, Parameter], samples: Iterable[Tensor]
+) -> tuple[dict[str, Tensor], int]:
     """Sum the squared gradients of the scalars of each sample.
 
     Args:
@@ -51,7 +53,7 @@ def fisher_diagonal(parameters: Mapping[str, Parameter], samples: Iterable[Tenso
     return sums, count
 
 
-def exact_directions(logits: Tensor) -> list[Tensor]:
+def compute_directions(logits: Tensor) -> list[Tensor]:
     """Compute vectors a for each sample from the eigenvectors of M, without the smallest over all samples.
 
     Args:
@@ -72,7 +74,7 @@ def exact_directions(logits: Tensor) -> list[Tensor]:
     return [each[:, keep] for each, keep in zip(columns, kept, strict=True)]
 
 
-def drawn_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
+def draw_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
     """Draw one vector a for each row of logits, such that the mean of a a^T is M.
 
     Random signs weigh all outputs in each draw, so that no draw is rare for any probabilities.
@@ -85,10 +87,10 @@ def drawn_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
         Shape (T, K).
     """
     p = logits.detach().softmax(-1)
-    rooted = p.sqrt() * random_signs(p, generator)
+    rooted = p.sqrt() * draw_signs(p, generator)
     return rooted - p * rooted.sum(-1, keepdim=True)
 
 
-def random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
+def draw_signs(like: Tensor, generator: torch.Generator) -> Tensor:
     """Draw -1 or 1 for each entry, with the shape, type and device of `like`."""
     return (2 * torch.randint(2, like.shape, generator=generator, device=generator.device) - 1).to(like)

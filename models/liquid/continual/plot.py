@@ -16,7 +16,7 @@ CELL_WIDTH, CELL_HEIGHT = 68, 44
 MARGIN, HEADER, NAMES = 20, 64, 30
 
 
-def draw(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.uint8]:
+def draw_matrix(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.uint8]:
     """Render a heat map: a row for each number of learned tasks, a column for each task, and the score in each cell.
 
     Unknown rows are blank. The score of the task that was just learned has a frame.

@@ -63,12 +63,12 @@ def check_strength(parameters: Mapping[str, Parameter], strength: float) -> None
         raise ValueError(f"strength must be at least 0 and finite, but got {strength}. Use 0 for no penalty.")
 
 
-def full(tensor: Tensor) -> Tensor:
+def copy_full(tensor: Tensor) -> Tensor:
     """Return a detached copy in fp32 or better, since sums over many steps would be lost in lower precision."""
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
 
 
-def matched(what: str, given: Mapping[str, Tensor], parameters: Mapping[str, Parameter]) -> Tensors:
+def copy_matching(what: str, given: Mapping[str, Tensor], parameters: Mapping[str, Parameter]) -> Tensors:
     """Return copies of the given tensors in the order, dtype and device of the parameters.
 
     Raises:
@@ -84,5 +84,5 @@ def matched(what: str, given: Mapping[str, Tensor], parameters: Mapping[str, Par
                 f"{what} of {name} must have shape {tuple(parameter.shape)}, but got {tuple(given[name].shape)}. "
                 "Is it this model's?"
             )
-        copies[name] = full(given[name]).to(full(parameter))
+        copies[name] = copy_full(given[name]).to(copy_full(parameter))
     return copies

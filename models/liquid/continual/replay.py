@@ -97,15 +97,15 @@ class Reservoir:
             )
         if balanced:
             held = sorted(set(self._tasks[used].tolist()))
-            shares = _deal(torch.full((len(held),), count), count, generator).tolist()
+            shares = _deal_shares(torch.full((len(held),), count), count, generator).tolist()
             of_tasks = [used[self._tasks[used] == task] for task in held]
-            parts = [_rounds(slots, share, generator) for slots, share in zip(of_tasks, shares, strict=True)]
+            parts = [_draw_rounds(slots, share, generator) for slots, share in zip(of_tasks, shares, strict=True)]
             slots = torch.cat(parts)[torch.randperm(count, generator=generator)]
         else:
-            slots = _rounds(used, count, generator)
+            slots = _draw_rounds(used, count, generator)
         return Draw(self._tasks[slots], self._indices[slots], slots)
 
-    def missing(self) -> Draw:
+    def list_missing(self) -> Draw:
         """Return the samples without logits."""
         slots = ((self._tasks >= 0) & ~self._has_logits).nonzero().flatten()
         return Draw(self._tasks[slots], self._indices[slots], slots)
@@ -127,13 +127,13 @@ class Reservoir:
             )
         slots = slots.cpu()
         if bool((self._tasks[slots] < 0).any()):
-            raise ValueError("slots must hold a sample, but got a free one. Use those of missing() or draw().")
+            raise ValueError("slots must hold a sample, but got a free one. Use those of list_missing() or draw().")
         if self._logits is None:
             self._logits = torch.zeros(self.capacity, *logits.shape[1:])
         self._logits[slots] = logits.detach().float().cpu()
         self._has_logits[slots] = True
 
-    def logits(self, slots: Tensor) -> Tensor:
+    def get_logits(self, slots: Tensor) -> Tensor:
         """Return the stored logits of `slots`, shape (N, ...), in fp32 on the CPU.
 
         Raises:
@@ -141,7 +141,9 @@ class Reservoir:
         """
         slots = slots.cpu()
         if self._logits is None or not bool(self._has_logits[slots].all()):
-            raise ValueError("slots must have logits, but got one without. Store those of missing() after each offer.")
+            raise ValueError(
+                "slots must have logits, but got one without. Store those of list_missing() after each offer."
+            )
         return self._logits[slots]
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class Reservoir:
         if state["balanced"] != self.balanced:
             raise ValueError(f"a reservoir's state must have balanced={self.balanced}, but got {state['balanced']}.")
         tasks = state["tasks"].cpu()
-        kept = _evenly(tasks, self.capacity) if state["capacity"] > self.capacity else torch.arange(len(tasks))
+        kept = _select_evenly(tasks, self.capacity) if state["capacity"] > self.capacity else torch.arange(len(tasks))
         free = self.capacity - len(kept)
         self._offered = dict(state["offered"])
         self._tasks = F.pad(tasks[kept], (0, free), value=-1)
@@ -198,7 +200,7 @@ class Reservoir:
         """
         held = list(self._offered)
         limits = [int((self._tasks == old).sum()) for old in held] + [count]
-        shares = _deal(torch.tensor(limits), self.capacity, generator).tolist()
+        shares = _deal_shares(torch.tensor(limits), self.capacity, generator).tolist()
         for old, share in zip(held, shares, strict=False):
             self._tasks[(self._tasks == old).nonzero().flatten()[share:]] = -1
         free = (self._tasks < 0).nonzero().flatten()[: shares[-1]]
@@ -210,7 +212,7 @@ class Reservoir:
         self._has_logits[slots] = False
 
 
-def der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None) -> Tensor:
+def compute_der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None) -> Tensor:
     """Return the mean squared distance of logits from the stored ones (Buzzega et al. 2020, arXiv 2004.07211).
 
     DER weighs it by alpha. DER++ adds the loss of the labels of replayed samples, weighed by beta.
@@ -230,7 +232,7 @@ def der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None)
     return squares.masked_fill(~counts, 0.0).sum(-1) / counts.sum(-1)
 
 
-def _deal(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
+def _deal_shares(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
     """Return shares of `total`, as equal as the limits allow. The remainder is assigned at random."""
     shares = torch.zeros_like(limits)
     order = torch.randperm(len(limits), generator=generator)
@@ -240,7 +242,7 @@ def _deal(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
     return shares
 
 
-def _evenly(tasks: Tensor, count: int) -> Tensor:
+def _select_evenly(tasks: Tensor, count: int) -> Tensor:
     """Return the slots of `count` samples: the first of each task, then the second of each, and so on."""
     turns = torch.full(tasks.shape, len(tasks))  # free slots sort last
     for task in set(tasks[tasks >= 0].tolist()):
@@ -249,7 +251,7 @@ def _evenly(tasks: Tensor, count: int) -> Tensor:
     return turns.argsort(stable=True)[:count].sort().values
 
 
-def _rounds(slots: Tensor, count: int, generator: torch.Generator) -> Tensor:
+def _draw_rounds(slots: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return `count` of `slots` in random order, each once before any is repeated."""
     rounds = -(-count // len(slots))
     drawn = [slots[torch.randperm(len(slots), generator=generator)] for _ in range(rounds)]

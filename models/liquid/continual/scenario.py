@@ -19,7 +19,7 @@ Groups = Sequence[Sequence[int]]
 FILL = -1e4
 
 
-def class_groups(classes: int, tasks: int, what: str = "classes") -> tuple[tuple[int, ...], ...]:
+def group_classes(classes: int, tasks: int, what: str = "classes") -> tuple[tuple[int, ...], ...]:
     """Return the classes of each task, assigned in order. The first tasks get the remainder, one more each.
 
     Args:
@@ -37,7 +37,7 @@ def class_groups(classes: int, tasks: int, what: str = "classes") -> tuple[tuple
     return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
 
 
-def outputs(scenario: Scenario, groups: Groups) -> int:
+def count_outputs(scenario: Scenario, groups: Groups) -> int:
     """Return the number of outputs that a network needs.
 
     Raises:
@@ -54,7 +54,7 @@ def outputs(scenario: Scenario, groups: Groups) -> int:
     return max(len(group) for group in groups) if scenario == "domain" else sum(len(group) for group in groups)
 
 
-def targets(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
+def convert_labels(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
     """Return the correct output of each label: its index within its group in "domain", else the label itself.
 
     Args:
@@ -78,13 +78,13 @@ def targets(scenario: Scenario, groups: Groups, labels: Tensor) -> Tensor:
     return table[labels.long()]
 
 
-def allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
+def find_allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
     """Return which outputs count when a sample of `task` is trained on or scored.
 
     Returns:
         Bool of shape (outputs,): the classes of the task in "task", all in the others.
     """
-    width = outputs(scenario, groups)
+    width = count_outputs(scenario, groups)
     if scenario != "task":
         return torch.ones(width, dtype=torch.bool)
     counts = torch.zeros(width, dtype=torch.bool)
@@ -92,7 +92,7 @@ def allowed(scenario: Scenario, groups: Groups, task: int) -> Tensor:
     return counts
 
 
-def masked_logits(logits: Tensor, allowed_rows: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, allowed_rows: Tensor) -> Tensor:
     """Mask the logits that do not count: they get no probability and no gradient.
 
     Args:

@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, full, matched, pull, pull_gradients
+from searchlight.models.liquid.continual.quadratic import (
+    Tensors,
+    check_strength,
+    copy_full,
+    copy_matching,
+    pull,
+    pull_gradients,
+)
 
 
 class SI:
     """Path-integral importance, accumulated during training (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
 
     For every update, call `before_step`, the optimizer's step, then `after_step`, or `forget_step` if the update was
-    not applied. `penalty` must be part of the loss. Its share of the gradient is not counted.
+    not applied. `compute_penalty` must be part of the loss. Its share of the gradient is not counted.
 
     Args:
         parameters: The parameters to consolidate, by name.
@@ -38,39 +45,39 @@ class SI:
         self._anchor: Tensors = {}  # the weights at the start of the current task
         self._step: tuple[list[Tensor], list[Tensor]] | None = None  # gradients and weights before the step
 
-    def penalty(self) -> Tensor:
+    def compute_penalty(self) -> Tensor:
         """Return `strength * sum Omega * (theta - theta*)^2`, a scalar in fp32; 0 before the first consolidation.
 
         Add it to a loss once, independent of the number of samples.
         """
         parameters = list(self._parameters.values())
         if not self._importance or not self.strength:
-            return full(parameters[0]).new_zeros(())
+            return copy_full(parameters[0]).new_zeros(())
         return pull(parameters, list(self._anchor.values()), list(self._importance.values()), self.strength)
 
     @torch.no_grad()
-    def before_step(self) -> None:
+    def begin_step(self) -> None:
         """Store the task's gradients and the weights.
 
-        `.grad` must hold the gradients of the whole window and of all ranks, unscaled and not clipped, with `penalty`
-        in their loss. A parameter without a gradient counts 0.
+        `.grad` must hold the gradients of the whole window and of all ranks, unscaled and not clipped, with
+        `compute_penalty` in their loss. A parameter without a gradient counts 0.
         """
         if not self._anchor:  # not earlier, since weights may be moved or synchronized before the first step
-            self._anchor = self._weights()
+            self._anchor = self._copy_weights()
         if not self._path:
             self._path = {name: torch.zeros_like(anchor) for name, anchor in self._anchor.items()}
         parameters = list(self._parameters.values())
         gradients = [
-            torch.zeros_like(path) if parameter.grad is None else full(parameter.grad)
+            torch.zeros_like(path) if parameter.grad is None else copy_full(parameter.grad)
             for parameter, path in zip(parameters, self._path.values(), strict=True)
         ]
         if self._importance and self.strength:
             anchors, importances = list(self._anchor.values()), list(self._importance.values())
             torch._foreach_sub_(gradients, pull_gradients(parameters, anchors, importances, self.strength))
-        self._step = gradients, list(self._weights().values())
+        self._step = gradients, list(self._copy_weights().values())
 
     @torch.no_grad()
-    def after_step(self) -> None:
+    def finish_step(self) -> None:
         """Count the effect of the applied update: minus the gradient times the change, the fall of the loss.
 
         Raises:
@@ -94,7 +101,7 @@ class SI:
         A task without an applied update adds nothing.
         """
         self._step = None
-        now = self._weights()
+        now = self._copy_weights()
         if not self._importance:
             self._importance = {name: torch.zeros_like(weights) for name, weights in now.items()}
         for name, path in self._path.items():
@@ -109,11 +116,11 @@ class SI:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state, whose names and shapes must be those of the parameters."""
         loaded = {
-            name: matched(name, state[name], self._parameters) if state[name] else {}
+            name: copy_matching(name, state[name], self._parameters) if state[name] else {}
             for name in ("importance", "path", "anchor")
         }
         self._importance, self._path, self._anchor = loaded["importance"], loaded["path"], loaded["anchor"]
         self._step = None
 
-    def _weights(self) -> Tensors:
-        return {name: full(parameter) for name, parameter in self._parameters.items()}
+    def _copy_weights(self) -> Tensors:
+        return {name: copy_full(parameter) for name, parameter in self._parameters.items()}

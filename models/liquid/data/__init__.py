@@ -1,10 +1,10 @@
 """Data to learn step by step without a download: labelled images, bytes of text, and series."""
 
 from searchlight.models.liquid.data.corpus import DOMAINS, build_corpus
-from searchlight.models.liquid.data.ngrams import bits_per_byte
+from searchlight.models.liquid.data.ngrams import compute_bits_per_byte
 from searchlight.models.liquid.data.samples import BYTES, Domain, Kind, Samples, Source
 from searchlight.models.liquid.data.sources import SOURCES, check, load
-from searchlight.models.liquid.data.text import read_corpus, windows
+from searchlight.models.liquid.data.text import cut_windows, read_corpus
 
 __all__ = [
     "BYTES",
@@ -14,10 +14,10 @@ __all__ = [
     "Kind",
     "Samples",
     "Source",
-    "bits_per_byte",
+    "compute_bits_per_byte",
     "build_corpus",
     "check",
     "load",
     "read_corpus",
-    "windows",
+    "cut_windows",
 ]

@@ -18,7 +18,7 @@ class Series(NamedTuple):
     dt: Values
 
 
-def squared_errors(train: Series, test: Series) -> dict[str, float]:
+def compute_squared_errors(train: Series, test: Series) -> dict[str, float]:
     """Return mean squared errors on `test` over all steps, in squared units of the targets.
 
     Returns:
@@ -31,13 +31,13 @@ def squared_errors(train: Series, test: Series) -> dict[str, float]:
     if test.inputs.shape == test.targets.shape:
         errors["repeat"] = float(np.square(test.inputs - test.targets, dtype=np.float64).mean())
     for name, with_dt in (("ar", False), ("ar_dt", True)):
-        seen, asked = _regressors(train, with_dt), _regressors(test, with_dt)
+        seen, asked = _build_regressors(train, with_dt), _build_regressors(test, with_dt)
         weights, *_ = np.linalg.lstsq(seen, train.targets.reshape(len(seen), -1), rcond=None)
         errors[name] = float(np.square(asked @ weights - test.targets.reshape(len(asked), -1)).mean())
     return errors
 
 
-def _regressors(series: Series, with_dt: bool) -> NDArray[np.float64]:
+def _build_regressors(series: Series, with_dt: bool) -> NDArray[np.float64]:
     """Return a row for each step of each sequence: its last values, the latest first, and a one."""
     inputs = series.inputs.astype(np.float64)
     lags = [np.pad(inputs, ((0, 0), (lag, 0), (0, 0)))[:, : inputs.shape[1]] for lag in range(ORDER)]

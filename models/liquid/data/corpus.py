@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from searchlight.models.liquid.data.sentences import equations, sentences
+from searchlight.models.liquid.data.sentences import generate_equations, generate_sentences
 
 DESCRIPTION = "corpus.json"
 SEED = 0
@@ -94,28 +94,28 @@ def verify_corpus(folder: Path) -> None:
 def _write(folder: Path, size: int) -> None:
     files = {}
     for name, make in DOMAINS.items():
-        content = _first(make(), size)
+        content = _take_first(make(), size)
         (folder / f"{name}.txt").write_bytes(content)
         files[f"{name}.txt"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     description = {"python": platform.python_version(), "files": files}
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
-def _first(parts: Iterator[bytes], size: int) -> bytes:
+def _take_first(parts: Iterator[bytes], size: int) -> bytes:
     taken = bytearray()
     while len(taken) < size and (part := next(parts, None)) is not None:
         taken += part
     return bytes(taken[:size])
 
 
-def _english() -> Iterator[bytes]:
+def _read_english() -> Iterator[bytes]:
     # Imported here, since it is half a MB that workers do not need.
     from pydoc_data.topics import topics
 
     return (topics[name].encode() + b"\n\n" for name in sorted(topics))
 
 
-def _python() -> Iterator[bytes]:
+def _read_python() -> Iterator[bytes]:
     # Mixed, and without private modules: machine-specific tables, and one module of half the size.
     files = [file for file in Path(sysconfig.get_path("stdlib")).glob("*.py") if not file.name.startswith("_")]
     if not files:
@@ -123,7 +123,7 @@ def _python() -> Iterator[bytes]:
     return (file.read_bytes() for file in sorted(files, key=lambda file: crc32(file.name.encode())))
 
 
-def _tables() -> Iterator[bytes]:
+def _read_tables() -> Iterator[bytes]:
     import sklearn.datasets
 
     packed = Path(sklearn.datasets.__file__).parent / "data" / "digits.csv.gz"
@@ -131,9 +131,9 @@ def _tables() -> Iterator[bytes]:
 
 
 DOMAINS: dict[str, Callable[[], Iterator[bytes]]] = {
-    "english": _english,
-    "grammar": lambda: (sentence.encode() for sentence in sentences(SEED)),
-    "math": lambda: (equation.encode() for equation in equations(SEED)),
-    "python": _python,
-    "tables": _tables,
+    "english": _read_english,
+    "grammar": lambda: (sentence.encode() for sentence in generate_sentences(SEED)),
+    "math": lambda: (equation.encode() for equation in generate_equations(SEED)),
+    "python": _read_python,
+    "tables": _read_tables,
 }

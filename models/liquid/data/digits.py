@@ -25,5 +25,5 @@ def load_digits() -> Source:
     by_label = torch.argsort(labels, stable=True)
     tested = torch.zeros(len(labels), dtype=torch.bool)
     tested[by_label[::EVERY]] = True
-    domain = Domain("digits", samples.rows(~tested), samples.rows(tested))
+    domain = Domain("digits", samples.select_rows(~tested), samples.select_rows(tested))
     return Source("labels", "digits", CLASSES, SIDE, CLASSES, (domain,))

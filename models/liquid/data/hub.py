@@ -9,7 +9,7 @@ import torch
 
 from searchlight.models.liquid.data.ngrams import Bytes
 from searchlight.models.liquid.data.samples import Domain, Samples, Source
-from searchlight.models.liquid.data.text import bytes_source
+from searchlight.models.liquid.data.text import build_bytes_source
 
 TEXT_BYTES = 2_000_000  # the first bytes of a data set
 BRIGHTEST = 255
@@ -38,15 +38,15 @@ def load_hub(names: str, length: int = 128) -> Source:
             raise ValueError(f"source must have a split train, but got {', '.join(splits)} in {name}. Take another.")
         first: Mapping[str, Any] = next(iter(splits["train"]), {})
         if "text" in first:
-            texts[name] = _first_bytes(row["text"] for row in splits["train"])
+            texts[name] = _read_first_bytes(row["text"] for row in splits["train"])
         elif {"image", "label"} <= first.keys() and name == names and "test" in splits:
-            return labels_source(name, splits["train"], splits["test"])
+            return build_labels_source(name, splits["train"], splits["test"])
         else:
             raise ValueError(
                 f"source must have rows with a text, or be one data set with splits train and test and rows with an "
                 f"image and a label, but got {', '.join(first) or 'no rows'} in {name}. Take another."
             )
-    return bytes_source(names, texts, length)
+    return build_bytes_source(names, texts, length)
 
 
 def check_hub(names: str) -> None:
@@ -64,18 +64,18 @@ def check_hub(names: str) -> None:
         )
 
 
-def labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
+def build_labels_source(name: str, train: Iterable[Any], test: Iterable[Any]) -> Source:
     """Return a source of labels from rows with an `image` (PIL) and a `label`."""
-    parts = [_images(name, rows) for rows in (train, test)]
+    parts = [_read_images(name, rows) for rows in (train, test)]
     if parts[0].inputs.shape[1:] != parts[1].inputs.shape[1:]:
-        raise _uneven(name)
+        raise _build_size_error(name)
     if min(int(part.targets.min()) for part in parts) < 0:
         raise ValueError(f"source must have labels of 0 or more, but got a negative one in {name}. Take another.")
     classes = 1 + int(max(part.targets.max() for part in parts))
     return Source("labels", name, classes, parts[0].inputs.shape[2], classes, (Domain(name, *parts),))
 
 
-def _images(name: str, rows: Iterable[Any]) -> Samples:
+def _read_images(name: str, rows: Iterable[Any]) -> Samples:
     """Return images with the channels of a pixel concatenated: (N, height, width * channels)."""
     images, labels = [], []
     for row in rows:
@@ -83,15 +83,15 @@ def _images(name: str, rows: Iterable[Any]) -> Samples:
         images.append(pixels.reshape(len(pixels), -1))
         labels.append(int(row["label"]))
     if len({image.shape for image in images}) != 1:
-        raise _uneven(name)
+        raise _build_size_error(name)
     return Samples(torch.from_numpy(np.stack(images)), torch.tensor(labels))
 
 
-def _uneven(name: str) -> ValueError:
+def _build_size_error(name: str) -> ValueError:
     return ValueError(f"source must have images of one size, but got several, or none, in {name}. Take another.")
 
 
-def _first_bytes(texts: Iterable[str]) -> Bytes:
+def _read_first_bytes(texts: Iterable[str]) -> Bytes:
     taken = bytearray()
     for text in texts:
         taken += text.encode() + b"\n"

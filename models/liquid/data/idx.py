@@ -49,17 +49,17 @@ def check_idx(folder: Path) -> None:
         ValueError: A file is missing or broken.
     """
     for part in PARTS:
-        _shapes(folder, part)
+        _read_shapes(folder, part)
 
 
 def _read_part(folder: Path, part: str) -> Samples:
-    images, labels = (_read(*found) for found in _shapes(folder, part))
+    images, labels = (_read(*found) for found in _read_shapes(folder, part))
     return Samples(
         torch.from_numpy(images.astype(np.float32) / np.float32(BRIGHTEST)), torch.from_numpy(labels.astype(np.int64))
     )
 
 
-def _shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
+def _read_shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
     """Return the files of images and labels of one part, with the shapes in their headers."""
     if not folder.is_dir():
         raise ValueError(f"source must be a folder with {NAMES}, but got {str(folder)!r}, which is none. Correct it.")
@@ -82,9 +82,9 @@ def _find(folder: Path, start: str, dimensions: int) -> tuple[Path, tuple[int, .
         with _open(file) as opened:
             start_of_file = opened.read(4 + 4 * dimensions)
     except (OSError, EOFError, zlib.error) as error:
-        raise _broken(file, str(error)) from None
+        raise _build_format_error(file, str(error)) from None
     if start_of_file[:4] != bytes([0, 0, UNSIGNED_BYTES, dimensions]) or len(start_of_file) < 4 + 4 * dimensions:
-        raise _broken(file, f"a file that begins with {start_of_file[:4].hex(' ') or 'nothing'}")
+        raise _build_format_error(file, f"a file that begins with {start_of_file[:4].hex(' ') or 'nothing'}")
     return file, tuple(int(size) for size in np.frombuffer(start_of_file, dtype=">u4", offset=4))
 
 
@@ -93,9 +93,9 @@ def _read(file: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         with _open(file) as opened:
             content = opened.read()[4 + 4 * len(shape) :]
     except (OSError, EOFError, zlib.error) as error:
-        raise _broken(file, str(error)) from None
+        raise _build_format_error(file, str(error)) from None
     if len(content) != math.prod(shape):
-        raise _broken(file, f"{len(content)} bytes for {' x '.join(map(str, shape))}")
+        raise _build_format_error(file, f"{len(content)} bytes for {' x '.join(map(str, shape))}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
@@ -103,5 +103,5 @@ def _open(file: Path) -> BinaryIO:
     return gzip.open(file, "rb") if file.suffix == ".gz" else open(file, "rb")  # type: ignore[return-value]
 
 
-def _broken(file: Path, got: str) -> ValueError:
+def _build_format_error(file: Path, got: str) -> ValueError:
     return ValueError(f"{file} must be an IDX file of unsigned bytes, but got {got}. Download it again.")

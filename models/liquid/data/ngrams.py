@@ -8,7 +8,7 @@ Bytes = NDArray[np.uint8]
 LONGEST = 7  # fits into the 63 bits of a key
 
 
-def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
+def compute_bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
     """Return the cross-entropy of n-gram models of orders 1, 2, ... on `test`, in bits per byte.
 
     Counts of `train`, interpolated as by Witten and Bell (1991, method C; Chen & Goodman 1999, section 2.4):
@@ -35,15 +35,15 @@ def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
     probability = np.full(len(test) - orders + 1, 1 / 256)
     bits = []
     for order in range(1, orders + 1):
-        grams, counts = np.unique(_keys(train, order), return_counts=True)
+        grams, counts = np.unique(_compute_keys(train, order), return_counts=True)
         contexts, starts = np.unique(grams >> 8, return_index=True)
         totals = np.add.reduceat(counts, starts)
         different = np.diff(np.append(starts, len(grams)))
 
-        asked = _keys(test, order)[orders - order :]
-        seen = _counted(grams, counts, asked)
-        total = _counted(contexts, totals, asked >> 8)
-        distinct = _counted(contexts, different, asked >> 8)
+        asked = _compute_keys(test, order)[orders - order :]
+        seen = _look_up_counts(grams, counts, asked)
+        total = _look_up_counts(contexts, totals, asked >> 8)
+        distinct = _look_up_counts(contexts, different, asked >> 8)
         known = total > 0
         mixed = (seen + distinct * probability)[known] / (total + distinct)[known]
         probability[known] = mixed
@@ -51,7 +51,7 @@ def bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
     return bits
 
 
-def _keys(data: Bytes, order: int) -> NDArray[np.int64]:
+def _compute_keys(data: Bytes, order: int) -> NDArray[np.int64]:
     """Return the n-gram at each position as one number, oldest byte first, of shape (len(data) - order + 1,)."""
     size = len(data) - order + 1
     keys = np.zeros(size, dtype=np.int64)
@@ -60,7 +60,7 @@ def _keys(data: Bytes, order: int) -> NDArray[np.int64]:
     return keys
 
 
-def _counted(keys: NDArray[np.int64], counts: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
+def _look_up_counts(keys: NDArray[np.int64], counts: NDArray[np.int64], asked: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the counts of the requested keys, 0 for those that are not in the sorted `keys`."""
     places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     return np.where(keys[places] == asked, counts[places], 0)

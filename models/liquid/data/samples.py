@@ -35,7 +35,7 @@ class Samples(NamedTuple):
         """N, the number of sequences."""
         return len(self.inputs)
 
-    def rows(self, index: Tensor | slice) -> "Samples":
+    def select_rows(self, index: Tensor | slice) -> "Samples":
         """Return the sequences of `index`, in its order."""
         return Samples(self.inputs[index], self.targets[index], None if self.dt is None else self.dt[index])
 
@@ -44,7 +44,7 @@ class Samples(NamedTuple):
         return Samples(self.inputs.to(device), self.targets.to(device), None if self.dt is None else self.dt.to(device))
 
     @staticmethod
-    def joined(parts: "Sequence[Samples]") -> "Samples":
+    def join(parts: "Sequence[Samples]") -> "Samples":
         """Concatenate `parts`. All of them must have time steps, or none."""
         dts = [part.dt for part in parts if part.dt is not None]
         return Samples(
@@ -91,7 +91,7 @@ class Source:
     def digest(self) -> str:
         """The SHA-256 (64 hexadecimal digits) of names, shapes and content, independent of the location."""
         sha = hashlib.sha256(f"{self.kind} {self.classes} {self.features} {self.outputs}\n".encode())
-        for part in self._parts():
+        for part in self._iterate_parts():
             sha.update(part)
         return sha.hexdigest()
 
@@ -103,10 +103,10 @@ class Source:
         last value again), of "ar" (linear in the last values) and of "ar_dt" (linear in these and in their products
         with the time step). Computed on first use, in about a second per MB.
         """
-        measure = {"labels": None, "bytes": _ngram_bits, "values": _squared_errors}[self.kind]
+        measure = {"labels": None, "bytes": _compute_ngram_bits, "values": _compute_squared_errors}[self.kind]
         return {domain.name: measure(domain) for domain in self.domains} if measure else {}
 
-    def _parts(self) -> Iterator[bytes | memoryview]:
+    def _iterate_parts(self) -> Iterator[bytes | memoryview]:
         for domain in self.domains:
             yield f"{domain.name!r}\n".encode()
             for name, samples in (("train", domain.train), ("test", domain.test)):
@@ -117,20 +117,20 @@ class Source:
                         yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _ngram_bits(domain: Domain) -> dict[str, float]:
-    bits = ngrams.bits_per_byte(_in_one_piece(domain.train), _in_one_piece(domain.test))
+def _compute_ngram_bits(domain: Domain) -> dict[str, float]:
+    bits = ngrams.compute_bits_per_byte(_join_windows(domain.train), _join_windows(domain.test))
     return {f"{order}-gram": value for order, value in enumerate(bits, start=1)}
 
 
-def _in_one_piece(samples: Samples) -> ngrams.Bytes:
+def _join_windows(samples: Samples) -> ngrams.Bytes:
     """Return the bytes that ordered windows were cut from."""
     first = samples.inputs[0, :1].numpy()
     return np.concatenate([first, samples.targets.reshape(-1).numpy()])
 
 
-def _squared_errors(domain: Domain) -> dict[str, float]:
+def _compute_squared_errors(domain: Domain) -> dict[str, float]:
     parts = []
     for samples in (domain.train, domain.test):
         dt = torch.ones(*samples.inputs.shape[:2], 1) if samples.dt is None else samples.dt
         parts.append(autoregression.Series(samples.inputs.numpy(), samples.targets.numpy(), dt.numpy()))
-    return autoregression.squared_errors(*parts)
+    return autoregression.compute_squared_errors(*parts)

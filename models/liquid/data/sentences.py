@@ -27,17 +27,17 @@ class _Draws:
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed)).random
 
-    def below(self, bound: int) -> int:
+    def draw_below(self, bound: int) -> int:
         return int(self._random() * bound)
 
-    def one_of(self, words: Sequence[str]) -> str:
-        return words[self.below(len(words))]
+    def choose(self, words: Sequence[str]) -> str:
+        return words[self.draw_below(len(words))]
 
-    def chance(self, probability: float) -> bool:
+    def draw_chance(self, probability: float) -> bool:
         return self._random() < probability
 
 
-def sentences(seed: int) -> Iterator[str]:
+def generate_sentences(seed: int) -> Iterator[str]:
     """Yield sentences of a probabilistic context-free grammar, one per line, without end.
 
     Verbs agree in number with nouns that may be many words back (`the cat that the sailors see sleeps .`), which no
@@ -45,15 +45,15 @@ def sentences(seed: int) -> Iterator[str]:
     """
     draw = _Draws(seed)
     while True:
-        yield f"{_clause(draw, 0)} .\n"
+        yield f"{_draw_clause(draw, 0)} .\n"
 
 
-def equations(seed: int) -> Iterator[str]:
+def generate_equations(seed: int) -> Iterator[str]:
     """Yield correct lines of arithmetic without end: sums, differences, products, and sums with a bracket."""
     draw = _Draws(seed)
     while True:
-        kind = draw.below(4)
-        a, b, c = draw.below(1000), draw.below(1000), draw.below(100)
+        kind = draw.draw_below(4)
+        a, b, c = draw.draw_below(1000), draw.draw_below(1000), draw.draw_below(100)
         if kind == 0:
             yield f"{a} + {b} = {a + b}\n"
         elif kind == 1:
@@ -64,31 +64,31 @@ def equations(seed: int) -> Iterator[str]:
             yield f"({a} + {b}) - {c} = {a + b - c}\n"
 
 
-def _clause(draw: _Draws, depth: int) -> str:
-    number = draw.below(2)
-    return f"{_noun_phrase(draw, number, depth)} {_verb_phrase(draw, number, depth)}"
+def _draw_clause(draw: _Draws, depth: int) -> str:
+    number = draw.draw_below(2)
+    return f"{_draw_noun_phrase(draw, number, depth)} {_draw_verb_phrase(draw, number, depth)}"
 
 
-def _noun_phrase(draw: _Draws, number: int, depth: int) -> str:
-    words = [draw.one_of(DETERMINERS[number])]
-    if draw.chance(0.4):
-        words.append(draw.one_of(ADJECTIVES))
-    words.append(draw.one_of(NOUNS[number]))
-    if depth < DEEPEST and draw.chance(0.3):
+def _draw_noun_phrase(draw: _Draws, number: int, depth: int) -> str:
+    words = [draw.choose(DETERMINERS[number])]
+    if draw.draw_chance(0.4):
+        words.append(draw.choose(ADJECTIVES))
+    words.append(draw.choose(NOUNS[number]))
+    if depth < DEEPEST and draw.draw_chance(0.3):
         words.append("that")
-        if draw.chance(0.5):
-            words.append(_verb_phrase(draw, number, depth + 1))
+        if draw.draw_chance(0.5):
+            words.append(_draw_verb_phrase(draw, number, depth + 1))
         else:
-            other = draw.below(2)
-            words += [_noun_phrase(draw, other, depth + 1), draw.one_of(TRANSITIVE[other])]
+            other = draw.draw_below(2)
+            words += [_draw_noun_phrase(draw, other, depth + 1), draw.choose(TRANSITIVE[other])]
     return " ".join(words)
 
 
-def _verb_phrase(draw: _Draws, number: int, depth: int) -> str:
-    kind = draw.below(5)
+def _draw_verb_phrase(draw: _Draws, number: int, depth: int) -> str:
+    kind = draw.draw_below(5)
     if kind == 0 and depth < DEEPEST:
-        return f"{draw.one_of(SAYING[number])} that {_clause(draw, depth + 1)}"
+        return f"{draw.choose(SAYING[number])} that {_draw_clause(draw, depth + 1)}"
     if kind <= 2:
-        adverb = f" {draw.one_of(ADVERBS)}" if draw.chance(0.5) else ""
-        return draw.one_of(INTRANSITIVE[number]) + adverb
-    return f"{draw.one_of(TRANSITIVE[number])} {_noun_phrase(draw, draw.below(2), depth + 1)}"
+        adverb = f" {draw.choose(ADVERBS)}" if draw.draw_chance(0.5) else ""
+        return draw.choose(INTRANSITIVE[number]) + adverb
+    return f"{draw.choose(TRANSITIVE[number])} {_draw_noun_phrase(draw, draw.draw_below(2), depth + 1)}"

@@ -35,45 +35,47 @@ def load_series(length: int = 128) -> Source:
     """
     if length < 1:
         raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
-    domains = tuple(_domain(name, system, length) for name, system in SYSTEMS.items())
+    domains = tuple(_build_domain(name, system, length) for name, system in SYSTEMS.items())
     return Source("values", "series", 0, 1, 1, domains)
 
 
-def _domain(name: str, system: System, length: int) -> Domain:
+def _build_domain(name: str, system: System, length: int) -> Domain:
     random = np.random.Generator(np.random.PCG64([SEED, crc32(name.encode())]))
     lanes = sum(LANES.values())
 
-    def uniform(draws: int) -> Values:
+    def draw_uniform(draws: int) -> Values:
         return random.random((draws, lanes))
 
     # Only `random` is used, since other distributions change with NumPy's version.
-    waits = -np.log1p(-uniform(length)) - np.log1p(-uniform(length))
+    waits = -np.log1p(-draw_uniform(length)) - np.log1p(-draw_uniform(length))
     intervals = np.maximum(1, np.rint(waits / 2 * FINE)).astype(np.int64)
     times = np.concatenate([np.zeros((1, lanes), dtype=np.int64), np.cumsum(intervals, axis=0)])
-    values = np.take_along_axis(system(int(times.max()) + 1, uniform), times, axis=0)
+    values = np.take_along_axis(system(int(times.max()) + 1, draw_uniform), times, axis=0)
 
     seen = values[:-1, : LANES["train"]]
     values = np.rint((values - seen.mean()) / seen.std() * GRID) / GRID
     columns = torch.from_numpy(values.T.astype(np.float32))[..., None]
     dt = torch.from_numpy((intervals.T / FINE).astype(np.float32))[..., None]
     samples = Samples(columns[:, :-1].contiguous(), columns[:, 1:].contiguous(), dt)
-    return Domain(name, samples.rows(slice(LANES["train"])), samples.rows(slice(LANES["train"], None)))
+    return Domain(name, samples.select_rows(slice(LANES["train"])), samples.select_rows(slice(LANES["train"], None)))
 
 
-def _sines(steps: int, uniform: Uniform) -> Values:
+def _simulate_sines(steps: int, draw_uniform: Uniform) -> Values:
     time = np.arange(steps)[:, None] / FINE
-    total = np.zeros((steps, uniform(1).shape[1]))
-    for period, phase, amplitude in zip(4 + 16 * uniform(3), uniform(3), 0.5 + 0.5 * uniform(3), strict=True):
+    total = np.zeros((steps, draw_uniform(1).shape[1]))
+    for period, phase, amplitude in zip(
+        4 + 16 * draw_uniform(3), draw_uniform(3), 0.5 + 0.5 * draw_uniform(3), strict=True
+    ):
         total += amplitude * np.sin(2 * np.pi * (time / period + phase))
     return total
 
 
-def _mackey_glass(steps: int, uniform: Uniform) -> Values:
+def _simulate_mackey_glass(steps: int, draw_uniform: Uniform) -> Values:
     """Integrate x' = 0.2 x(t - 17) / (1 + x(t - 17)^10) - 0.1 x by Euler's rule, from a random past."""
     delay = int(MEMORY * FINE)
     begin = delay + BURN_IN * FINE
-    x = np.empty((begin + steps, uniform(1).shape[1]))
-    x[: delay + 1] = 0.5 + uniform(1)
+    x = np.empty((begin + steps, draw_uniform(1).shape[1]))
+    x[: delay + 1] = 0.5 + draw_uniform(1)
     for now in range(delay, len(x) - 1):
         past = x[now - delay]
         square = past * past
@@ -82,36 +84,36 @@ def _mackey_glass(steps: int, uniform: Uniform) -> Values:
     return x[begin:]
 
 
-def _lorenz(steps: int, uniform: Uniform) -> Values:
-    def slope(state: Values) -> Values:
+def _simulate_lorenz(steps: int, draw_uniform: Uniform) -> Values:
+    def compute_slope(state: Values) -> Values:
         x, y, z = state
         return np.stack([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
 
-    start = np.stack([20.0, 20.0, 20.0])[:, None] * (uniform(3) - 0.5) + np.stack([0.0, 0.0, 25.0])[:, None]
-    return _runge_kutta(slope, start, BURN_IN * FINE + steps, 0.08)[BURN_IN * FINE :]
+    start = np.stack([20.0, 20.0, 20.0])[:, None] * (draw_uniform(3) - 0.5) + np.stack([0.0, 0.0, 25.0])[:, None]
+    return _integrate(compute_slope, start, BURN_IN * FINE + steps, 0.08)[BURN_IN * FINE :]
 
 
-def _spring(steps: int, uniform: Uniform) -> Values:
-    friction = 0.02 + 0.08 * uniform(1)[0]
+def _simulate_spring(steps: int, draw_uniform: Uniform) -> Values:
+    friction = 0.02 + 0.08 * draw_uniform(1)[0]
 
-    def slope(state: Values) -> Values:
+    def compute_slope(state: Values) -> Values:
         x, v = state
         return np.stack([v, -x - x * x * x - friction * v])
 
-    return _runge_kutta(slope, 4 * uniform(2) - 2, steps, 0.4)
+    return _integrate(compute_slope, 4 * draw_uniform(2) - 2, steps, 0.4)
 
 
-def _van_der_pol(steps: int, uniform: Uniform) -> Values:
-    damping = 1 + 2 * uniform(1)[0]
+def _simulate_van_der_pol(steps: int, draw_uniform: Uniform) -> Values:
+    damping = 1 + 2 * draw_uniform(1)[0]
 
-    def slope(state: Values) -> Values:
+    def compute_slope(state: Values) -> Values:
         x, v = state
         return np.stack([v, damping * (1 - x * x) * v - x])
 
-    return _runge_kutta(slope, 4 * uniform(2) - 2, BURN_IN * FINE + steps, 0.5)[BURN_IN * FINE :]
+    return _integrate(compute_slope, 4 * draw_uniform(2) - 2, BURN_IN * FINE + steps, 0.5)[BURN_IN * FINE :]
 
 
-def _runge_kutta(slope: Callable[[Values], Values], start: Values, steps: int, unit: float) -> Values:
+def _integrate(compute_slope: Callable[[Values], Values], start: Values, steps: int, unit: float) -> Values:
     """Integrate a system by the classical fourth-order rule. Return its first coordinate at fine steps.
 
     It uses only sums and products, which round equally on every machine: a chaotic system amplifies the last bit.
@@ -127,18 +129,18 @@ def _runge_kutta(slope: Callable[[Values], Values], start: Values, steps: int, u
     state = start
     for step in range(steps):
         seen[step] = state[0]
-        first = slope(state)
-        second = slope(state + h / 2 * first)
-        third = slope(state + h / 2 * second)
-        fourth = slope(state + h * third)
+        first = compute_slope(state)
+        second = compute_slope(state + h / 2 * first)
+        third = compute_slope(state + h / 2 * second)
+        fourth = compute_slope(state + h * third)
         state = state + h / 6 * (first + 2 * second + 2 * third + fourth)
     return seen
 
 
 SYSTEMS: dict[str, System] = {
-    "sines": _sines,
-    "mackey-glass": _mackey_glass,
-    "lorenz": _lorenz,
-    "spring": _spring,
-    "van-der-pol": _van_der_pol,
+    "sines": _simulate_sines,
+    "mackey-glass": _simulate_mackey_glass,
+    "lorenz": _simulate_lorenz,
+    "spring": _simulate_spring,
+    "van-der-pol": _simulate_van_der_pol,
 }

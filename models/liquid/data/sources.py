@@ -42,7 +42,7 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
     if source in ("digits", "series"):
         return
     if source == "text":
-        corpus = _corpus(folder)
+        corpus = _require_corpus(folder)
         if not is_corpus(corpus):
             raise ValueError(f"source must have a corpus to be text, but there is none in {corpus}. Build it before.")
         check_corpus(corpus, length)
@@ -69,7 +69,7 @@ def _load(source: str, length: int, folder: Path | None) -> Source:
     if source == "series":
         return load_series(length)
     if source == "text":
-        return read_corpus(_corpus(folder), length)
+        return read_corpus(_require_corpus(folder), length)
     kind, _, name = source.partition(":")
     if kind == "hub":
         return load_hub(name, length)
@@ -77,7 +77,7 @@ def _load(source: str, length: int, folder: Path | None) -> Source:
     return load_idx(path) if kind == "idx" or is_idx(path) else read_corpus(path, length)
 
 
-def _corpus(folder: Path | None) -> Path:
+def _require_corpus(folder: Path | None) -> Path:
     if folder is None:
         raise ValueError("folder must be given for text, but got None. Name the one where its corpus lies.")
     return folder

@@ -26,9 +26,12 @@ def read_corpus(folder: Path, length: int = 128) -> Source:
     """
     check_corpus(folder, length)
     verify_corpus(folder)
-    return bytes_source(
+    return build_bytes_source(
         str(folder),
-        {name: np.concatenate([np.fromfile(f, np.uint8) for f in files]) for name, files in _domains(folder).items()},
+        {
+            name: np.concatenate([np.fromfile(f, np.uint8) for f in files])
+            for name, files in _find_domains(folder).items()
+        },
         length,
     )
 
@@ -43,7 +46,7 @@ def check_corpus(folder: Path, length: int = 128) -> None:
         raise ValueError(
             f"source must be a folder of text files, but got {str(folder)!r}, which is no folder. Correct it."
         )
-    domains = _domains(folder)
+    domains = _find_domains(folder)
     if not domains:
         raise ValueError(
             f"source must be a folder with a .txt file, or a subfolder of them, for each domain, but got "
@@ -53,17 +56,17 @@ def check_corpus(folder: Path, length: int = 128) -> None:
         check_size(name, sum(file.stat().st_size for file in files), length)
 
 
-def bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
+def build_bytes_source(name: str, domains: dict[str, Bytes], length: int) -> Source:
     """Return a source of text. Each domain is cut into two parts without overlap, and each part into windows."""
     made = []
     for domain, data in domains.items():
         check_size(domain, len(data), length)
         cut = _cut(len(data))
-        made.append(Domain(domain, windows(data[:cut], length), windows(data[cut:], length)))
+        made.append(Domain(domain, cut_windows(data[:cut], length), cut_windows(data[cut:], length)))
     return Source("bytes", name, BYTES, 0, BYTES, tuple(made))
 
 
-def windows(data: Bytes, length: int) -> Samples:
+def cut_windows(data: Bytes, length: int) -> Samples:
     """Cut bytes into consecutive windows without overlap. Drop the remainder at the end.
 
     The last target of a window is the first input of the next one, so the state of a network may be carried over.
@@ -79,7 +82,7 @@ def windows(data: Bytes, length: int) -> Samples:
     )
 
 
-def _domains(folder: Path) -> dict[str, list[Path]]:
+def _find_domains(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each domain, sorted by name, without hidden files."""
     domains: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):

@@ -2,6 +2,6 @@
 
 from searchlight.models.liquid.plasticity.rules import BCM, RULES, Homeostatic, Pair, Rule, Sums, Triplet
 from searchlight.models.liquid.plasticity.synapses import PlasticSynapses
-from searchlight.models.liquid.plasticity.traces import traces
+from searchlight.models.liquid.plasticity.traces import compute_traces
 
-__all__ = ["BCM", "RULES", "Homeostatic", "Pair", "PlasticSynapses", "Rule", "Sums", "Triplet", "traces"]
+__all__ = ["BCM", "RULES", "Homeostatic", "Pair", "PlasticSynapses", "Rule", "Sums", "Triplet", "compute_traces"]

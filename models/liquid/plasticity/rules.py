@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.plasticity.traces import traces
+from searchlight.models.liquid.plasticity.traces import compute_traces
 
 
 class Sums(NamedTuple):
@@ -50,7 +50,7 @@ class Rule(ABC):
                 )
 
     @abstractmethod
-    def sums(self, pre: Tensor, post: Tensor) -> Sums:
+    def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
         """Compute the sums of spikes on both sides, shapes (B, T, N_pre) and (B, T, N_post)."""
 
     def start(self, post: int) -> list[float]:
@@ -61,11 +61,11 @@ class Rule(ABC):
         """Return the state after sequences of `steps` steps with the mean activity `activity`."""
         return state
 
-    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
+    def compute_directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
         """Return the change of the weights by each of `terms`, given the means of the sums."""
         return [potentiation, -depression]
 
-    def inhibition(self, state: Tensor) -> Tensor | None:
+    def get_inhibition(self, state: Tensor) -> Tensor | None:
         """Return the inhibitory current of each neuron, or None."""
         return None
 
@@ -83,10 +83,10 @@ class Pair(Rule):
     tau_plus: float = 20.0
     tau_minus: float = 20.0
 
-    def sums(self, pre: Tensor, post: Tensor) -> Sums:
+    def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
         return Sums(
-            self.a_plus * _correlation(post, traces(pre, self.tau_plus)),
-            self.a_minus * _correlation(traces(post, self.tau_minus), pre),
+            self.a_plus * _correlate(post, compute_traces(pre, self.tau_plus)),
+            self.a_minus * _correlate(compute_traces(post, self.tau_minus), pre),
             post.new_zeros(0),
         )
 
@@ -111,12 +111,12 @@ class Triplet(Rule):
     tau_x: float = 101.0
     tau_y: float = 114.0
 
-    def sums(self, pre: Tensor, post: Tensor) -> Sums:
-        strengthening = post * (self.a2_plus + self.a3_plus * traces(post, self.tau_y))
-        weakening = pre * (self.a2_minus + self.a3_minus * traces(pre, self.tau_x))
+    def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
+        strengthening = post * (self.a2_plus + self.a3_plus * compute_traces(post, self.tau_y))
+        weakening = pre * (self.a2_minus + self.a3_minus * compute_traces(pre, self.tau_x))
         return Sums(
-            _correlation(strengthening, traces(pre, self.tau_plus)),
-            _correlation(traces(post, self.tau_minus), weakening),
+            _correlate(strengthening, compute_traces(pre, self.tau_plus)),
+            _correlate(compute_traces(post, self.tau_minus), weakening),
             post.new_zeros(0),
         )
 
@@ -137,8 +137,8 @@ class Homeostatic(Pair):
     strength: float = 0.2
     target: float = 0.1
 
-    def sums(self, pre: Tensor, post: Tensor) -> Sums:
-        return super().sums(pre, post)._replace(activity=post.sum((0, 1)))
+    def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
+        return super().compute_sums(pre, post)._replace(activity=post.sum((0, 1)))
 
     def start(self, post: int) -> list[float]:
         return [0.0] * post
@@ -146,7 +146,7 @@ class Homeostatic(Pair):
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
         return state + self.strength * (activity - self.target)
 
-    def inhibition(self, state: Tensor) -> Tensor:
+    def get_inhibition(self, state: Tensor) -> Tensor:
         return state
 
 
@@ -178,38 +178,38 @@ class BCM(Rule):
         if self.target == 0:
             raise ValueError("target must be above 0, but got 0. It is the rate that neurons settle at; 0.1 is usual.")
 
-    def sums(self, pre: Tensor, post: Tensor) -> Sums:
-        x, y = self.rates(pre), self.rates(post)
+    def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
+        x, y = self.compute_rates(pre), self.compute_rates(post)
         squared = y.square()
         return Sums(
-            self.amplitude * _correlation(squared, x),
-            self.amplitude * _correlation(y, x),
+            self.amplitude * _correlate(squared, x),
+            self.amplitude * _correlate(y, x),
             squared.sum((0, 1)) / self.target,
         )
 
-    def rates(self, spikes: Tensor) -> Tensor:
+    def compute_rates(self, spikes: Tensor) -> Tensor:
         """Return exponentially weighted spikes per step up to each step, unbiased from the second step on."""
-        weights = traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
-        return traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
+        weights = compute_traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
+        return compute_traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
 
     def start(self, post: int) -> list[float]:
         return [self.target] * post
 
     def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
-        return _running_mean(state, activity, steps / self.tau_theta)
+        return _update_mean(state, activity, steps / self.tau_theta)
 
-    def directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
+    def compute_directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
         return [potentiation, -state[:, None] * depression]
 
 
 RULES: dict[str, type[Rule]] = {"pair": Pair, "triplet": Triplet, "homeostatic": Homeostatic, "bcm": BCM}
 
 
-def _correlation(post: Tensor, pre: Tensor) -> Tensor:
+def _correlate(post: Tensor, pre: Tensor) -> Tensor:
     """Return the sum of the outer products of all samples and steps, shape (N_post, N_pre)."""
     return post.flatten(0, 1).T @ pre.flatten(0, 1)
 
 
-def _running_mean(mean: Tensor, value: Tensor, time: float) -> Tensor:
+def _update_mean(mean: Tensor, value: Tensor, time: float) -> Tensor:
     """Return the exponential mean after `value` has lasted for `time` time constants."""
     return mean.lerp(value, -math.expm1(-time))

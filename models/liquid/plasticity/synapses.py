@@ -79,7 +79,7 @@ class PlasticSynapses(nn.Module):
         # The change by each term in the last update, from which `forward` derives the gradient of its rate.
         self.register_buffer("changes", torch.zeros(terms if learn_rates else 0, post, pre))
         silence = torch.zeros(1, 1, 1)
-        sums = rule.sums(silence.expand(1, 1, pre), silence.expand(1, 1, post))
+        sums = rule.compute_sums(silence.expand(1, 1, pre), silence.expand(1, 1, post))
         for name, value in sums._asdict().items():
             self.register_buffer(f"pending_{name}", torch.zeros_like(value), persistent=False)
         self.register_buffer("pending_counts", torch.zeros(2), persistent=False)
@@ -99,10 +99,10 @@ class PlasticSynapses(nn.Module):
         """
         weight = self.weight
         if self.log_rates is not None and torch.is_grad_enabled():
-            factors = _factors(self.log_rates)
+            factors = _compute_factors(self.log_rates)
             weight = weight + ((factors / factors.detach() - 1).view(-1, 1, 1) * self.changes).sum(0)
         current = F.linear(spikes, weight) * self.scale
-        inhibition = self.rule.inhibition(self.state)
+        inhibition = self.rule.get_inhibition(self.state)
         return current if inhibition is None else current - inhibition
 
     @torch.no_grad()
@@ -123,19 +123,19 @@ class PlasticSynapses(nn.Module):
                 f"{tuple(post.shape)}. Give those in front of the synapses first, then those behind."
             )
         with torch.autocast(pre.device.type, enabled=False):
-            sums = self.rule.sums(pre.to(self.weight.dtype), post.to(self.weight.dtype))
-        for pending, value in zip(self.pending()[:3], sums, strict=True):
+            sums = self.rule.compute_sums(pre.to(self.weight.dtype), post.to(self.weight.dtype))
+        for pending, value in zip(self.get_pending()[:3], sums, strict=True):
             pending += value
         self.pending_counts += self.pending_counts.new_tensor([len(pre), len(pre) * pre.shape[1]])
 
-    def pending(self) -> list[Tensor]:
+    def get_pending(self) -> list[Tensor]:
         """Return the sums since the last update and then the counts, to be summed over ranks in place."""
         names = ("potentiation", "depression", "activity", "counts")
         return [self.get_buffer(f"pending_{name}") for name in names]
 
     def discard(self) -> None:
         """Discard the sums since the last update."""
-        for pending in self.pending():
+        for pending in self.get_pending():
             pending.zero_()
 
     @torch.no_grad()
@@ -153,11 +153,11 @@ class PlasticSynapses(nn.Module):
         samples, steps = self.pending_counts.tolist()
         if not steps:
             return None
-        potentiation, depression, activity = (pending / steps for pending in self.pending()[:3])
+        potentiation, depression, activity = (pending / steps for pending in self.get_pending()[:3])
         state = self.rule.remember(self.state, activity, steps / samples)
-        directions = self.rule.directions(potentiation, depression, state)
-        rates = self._rates()
-        change, terms, capped = self._bounded(torch.stack(directions) * rates.view(-1, 1, 1))
+        directions = self.rule.compute_directions(potentiation, depression, state)
+        rates = self._get_rates()
+        change, terms, capped = self._bound_update(torch.stack(directions) * rates.view(-1, 1, 1))
         weight = (self.weight + change).clamp(0, self.w_max)
 
         figures = {
@@ -177,13 +177,13 @@ class PlasticSynapses(nn.Module):
         self.discard()
         return told
 
-    def _rates(self) -> Tensor:
+    def _get_rates(self) -> Tensor:
         """Return the present rate of each term."""
         if self.log_rates is None:
             return self.weight.new_full((len(self.rule.terms),), self.rate)
-        return self.rate * _factors(self.log_rates)
+        return self.rate * _compute_factors(self.log_rates)
 
-    def _bounded(self, terms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _bound_update(self, terms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Limit an update, the sum of terms (terms, post, pre), to the bounds of weights and the cap.
 
         Returns:
@@ -211,6 +211,6 @@ class PlasticSynapses(nn.Module):
         return shrink * change, terms, capped.to(change.dtype)
 
 
-def _factors(log_rates: Tensor) -> Tensor:
+def _compute_factors(log_rates: Tensor) -> Tensor:
     """Return the learned factors of the rates, in 0.1..10."""
     return 10 ** log_rates.tanh()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def traces(spikes: Tensor, tau: float) -> Tensor:
+def compute_traces(spikes: Tensor, tau: float) -> Tensor:
     """Compute the trace before each step's own spike is added: x_t = exp(-1 / tau) * (x_{t-1} + s_{t-1}).
 
     Spikes in the same step therefore do not interact, and spikes n steps apart weigh exp(-n / tau). Each pass doubles

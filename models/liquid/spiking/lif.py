@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from searchlight.models.liquid.sequence_inputs import at_least_fp32, check_sequence, initial_state
-from searchlight.models.liquid.spiking.lif_function import lif_sequence
+from searchlight.models.liquid.sequence_inputs import check_sequence, prepare_state, promote_to_fp32
+from searchlight.models.liquid.spiking.lif_function import run_lif
 from searchlight.models.liquid.spiking.surrogate import SURROGATES
 
 
@@ -102,16 +102,16 @@ class LIF(nn.Module):
     def run(self, current: Tensor, state: Tensor | None = None, dt: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run sequences like `forward`, but return the membranes after each step, shape (B, T, U)."""
         check_sequence(current, self.units, state, self.units, dt)
-        current = at_least_fp32(current)
+        current = promote_to_fp32(current)
         keep = self.decay
         if dt is not None:
             keep = torch.pow(keep, dt.to(current.dtype)).transpose(0, 1)
-        spikes, membranes = lif_sequence(
+        spikes, membranes = run_lif(
             # Time first, so that each step is contiguous in memory.
             current.transpose(0, 1).contiguous(),
             keep,
             self.threshold,
-            initial_state(state, current, self.units),
+            prepare_state(state, current, self.units),
             self.surrogate,
             self.slope,
         )

@@ -13,7 +13,7 @@ from searchlight.models.liquid.cells.scan import reverse_scan
 from searchlight.models.liquid.spiking.surrogate import SURROGATES
 
 
-def lif_sequence(
+def run_lif(
     current: Tensor, keep: Tensor, threshold: Tensor, state: Tensor, surrogate: str, slope: float
 ) -> tuple[Tensor, Tensor]:
     """Run neurons. All tensors have one dtype, fp32 or fp64.

@@ -23,14 +23,14 @@ class Surrogate(NamedTuple):
     slope: float
 
 
-def atan(distance: Tensor, slope: float) -> Tensor:
+def compute_atan(distance: Tensor, slope: float) -> Tensor:
     """Compute 1 / (1 + (pi/2 k v)^2), of the arc tangent (Fang et al. 2021, arXiv 2007.05785)."""
     return (0.5 * math.pi * slope * distance).square_().add_(1).reciprocal_()
 
 
-def fast_sigmoid(distance: Tensor, slope: float) -> Tensor:
+def compute_fast_sigmoid(distance: Tensor, slope: float) -> Tensor:
     """Compute 1 / (k |v| + 1)^2 (Zenke & Ganguli 2018, SuperSpike, arXiv 1705.11146)."""
     return distance.abs().mul_(slope).add_(1).square_().reciprocal_()
 
 
-SURROGATES = {"atan": Surrogate(atan, 2.0), "fast_sigmoid": Surrogate(fast_sigmoid, 25.0)}
+SURROGATES = {"atan": Surrogate(compute_atan, 2.0), "fast_sigmoid": Surrogate(compute_fast_sigmoid, 25.0)}

@@ -9,7 +9,7 @@ from searchlight.models.liquid.data import Domain, Kind, Samples, Source
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.plasticity import Pair, PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
-from searchlight.models.liquid.task_stream import Stream, stream
+from searchlight.models.liquid.task_stream import Stream, build_stream
 
 
 def network(features: int = 3, outputs: int = 4, answers: Any = "step", **options: Any) -> LiquidNetwork:
@@ -51,6 +51,6 @@ def continued(kind: Kind, domains: int = 4, trained: int = 6) -> Source:
 
 def of(kind: Kind, tasks: int = 2, scenario: Scenario = "class") -> tuple[Stream, LiquidNetwork]:
     """A stream of that kind, and a network that can learn it."""
-    made = stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)
+    made = build_stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)
     answers = "sequence" if kind == "labels" else "step"
     return made, network(made.features, made.outputs, answers)

@@ -97,7 +97,7 @@ def test_rates_are_spikes_per_neuron_and_step(options: dict) -> None:
     assert rates.shape == (4,)  # both layers of each block
     assert ((rates > 0) & (rates < 1)).all()
     assert rates.requires_grad
-    assert len(net.synapses()) == (0 if options else 2)
+    assert len(net.list_synapses()) == (0 if options else 2)
 
 
 def test_plastic_synapses_observe_training_steps_alone() -> None:
@@ -107,11 +107,11 @@ def test_plastic_synapses_observe_training_steps_alone() -> None:
         net(x)
     net.eval()
     net(x)
-    assert [synapses.pending()[-1][0].item() for synapses in net.synapses()] == [0, 0]
+    assert [synapses.get_pending()[-1][0].item() for synapses in net.list_synapses()] == [0, 0]
     net.train()
     net(x)
     net(x[:2])
-    assert [synapses.pending()[-1][0].item() for synapses in net.synapses()] == [5, 5]
+    assert [synapses.get_pending()[-1][0].item() for synapses in net.list_synapses()] == [5, 5]
 
 
 def test_membranes_of_both_layers_decay_with_time() -> None:

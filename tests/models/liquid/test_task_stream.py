@@ -6,52 +6,59 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.liquid.continual import Scenario, allowed, class_groups, masked_logits, outputs, targets
+from searchlight.models.liquid.continual import (
+    Scenario,
+    convert_labels,
+    count_outputs,
+    find_allowed,
+    group_classes,
+    mask_logits,
+)
 from searchlight.models.liquid.data import Kind
-from searchlight.models.liquid.task_stream import Stream, stream
+from searchlight.models.liquid.task_stream import Stream, build_stream
 from tests.models.liquid.nets import continued, labelled
 
 bounded = settings(max_examples=40)
-PAIRS = class_groups(10, 5)
+PAIRS = group_classes(10, 5)
 
 
 @bounded
 @given(st.integers(1, 60), st.data())
 def test_every_class_is_dealt_once_in_order_and_evenly(classes: int, data: st.DataObject) -> None:
-    groups = class_groups(classes, data.draw(st.integers(1, classes)))
+    groups = group_classes(classes, data.draw(st.integers(1, classes)))
     assert [label for group in groups for label in group] == list(range(classes))
     sizes = [len(group) for group in groups]
     assert max(sizes) - min(sizes) <= 1
     for tasks in (0, classes + 1):
         with pytest.raises(ValueError, match=f"between 1 and the {classes} classes, but got {tasks}"):
-            class_groups(classes, tasks)
+            group_classes(classes, tasks)
 
 
 @pytest.mark.parametrize(("scenario", "width"), [("task", 10), ("class", 10), ("domain", 4)])
 def test_outputs_are_those_of_the_scenario(scenario: str, width: int) -> None:
-    assert outputs(scenario, class_groups(10, 3)) == width
+    assert count_outputs(scenario, group_classes(10, 3)) == width
     if scenario == "class":
-        assert outputs("class", class_groups(5, 4)) == 5
+        assert count_outputs("class", group_classes(5, 4)) == 5
     else:
         with pytest.raises(ValueError, match="at least 2 classes"):
-            outputs(scenario, class_groups(5, 4))
+            count_outputs(scenario, group_classes(5, 4))
 
 
 def test_domains_share_their_outputs_and_the_others_do_not() -> None:
     labels = torch.tensor([[0, 3], [9, 4]], dtype=torch.uint8)
-    assert targets("domain", PAIRS, labels).tolist() == [[0, 1], [1, 0]]
+    assert convert_labels("domain", PAIRS, labels).tolist() == [[0, 1], [1, 0]]
     for scenario in ("task", "class"):
-        assert targets(scenario, PAIRS, labels).tolist() == labels.tolist()
-        assert targets(scenario, PAIRS, labels).dtype == torch.int64
+        assert convert_labels(scenario, PAIRS, labels).tolist() == labels.tolist()
+        assert convert_labels(scenario, PAIRS, labels).dtype == torch.int64
     with pytest.raises(ValueError, match="a class of a task, but got 10"):
-        targets("class", PAIRS, torch.tensor([3, 10]))
+        convert_labels("class", PAIRS, torch.tensor([3, 10]))
 
 
 def test_only_own_classes_count_where_the_task_is_known() -> None:
-    assert allowed("task", PAIRS, 1).nonzero().flatten().tolist() == [2, 3]
-    assert allowed("class", PAIRS, 1).tolist() == [True] * 10
-    assert allowed("domain", PAIRS, 1).tolist() == [True] * 2
-    sharing = [allowed("task", ((0, 1), (1, 2)), task)[:3].tolist() for task in range(2)]
+    assert find_allowed("task", PAIRS, 1).nonzero().flatten().tolist() == [2, 3]
+    assert find_allowed("class", PAIRS, 1).tolist() == [True] * 10
+    assert find_allowed("domain", PAIRS, 1).tolist() == [True] * 2
+    sharing = [find_allowed("task", ((0, 1), (1, 2)), task)[:3].tolist() for task in range(2)]
     assert sharing == [[True, True, False], [False, True, True]]
 
 
@@ -59,7 +66,7 @@ def test_only_own_classes_count_where_the_task_is_known() -> None:
 def test_masked_outputs_have_no_probability_and_no_gradient(dtype: torch.dtype) -> None:
     logits = torch.tensor([[2.0, 1.0, 30.0, 0.0], [0.0, 50.0, 3.0, 1.0]], dtype=dtype, requires_grad=True)
     rows = torch.tensor([[True, True, False, False], [False, False, True, True]])
-    masked = masked_logits(logits, rows)
+    masked = mask_logits(logits, rows)
     assert masked.dtype == dtype
     assert masked.argmax(-1).tolist() == [0, 2]
     loss = F.cross_entropy(masked.float(), torch.tensor([0, 2]))
@@ -72,7 +79,7 @@ def test_masked_outputs_have_no_probability_and_no_gradient(dtype: torch.dtype) 
 
 
 def rows(made: Stream, task: int) -> torch.Tensor:
-    return made.rows(task, torch.arange(made.size(task))).targets
+    return made.select_rows(task, torch.arange(made.count_sequences(task))).targets
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def rows(made: Stream, task: int) -> torch.Tensor:
 def test_classes_are_dealt_out_to_tasks(
     scenario: Scenario, outputs: int, targets: list[set[int]], allowed: list[list[int]]
 ) -> None:
-    made = stream(labelled(each=6, tested=3), 2, scenario)
+    made = build_stream(labelled(each=6, tested=3), 2, scenario)
     assert (made.tasks, made.outputs, made.length, made.features) == (2, outputs, 5, 3)
     assert made.names == ("0, 1", "2, 3")
     assert made.bounds == (0, 12, 24)
@@ -98,7 +105,7 @@ def test_classes_are_dealt_out_to_tasks(
 
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_a_single_task_has_all_classes(scenario: Scenario) -> None:
-    made = stream(labelled(), 1, scenario)
+    made = build_stream(labelled(), 1, scenario)
     assert (made.names, made.outputs, made.samples.size) == (("0-3",), 4, 24)
     assert made.allowed.all()
 
@@ -106,7 +113,7 @@ def test_a_single_task_has_all_classes(scenario: Scenario) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "values"])
 def test_domains_are_dealt_out_to_tasks_and_tested_alone(kind: Kind) -> None:
     source = continued(kind, domains=3, trained=6)
-    made = stream(source, 2, "class")
+    made = build_stream(source, 2, "class")
     assert made.names == ("d0 + d1", "d2")
     assert made.bounds == (0, 13, 21)
     assert [list(tests) for tests in made.tests] == [["d0", "d1"], ["d2"]]
@@ -114,7 +121,7 @@ def test_domains_are_dealt_out_to_tasks_and_tested_alone(kind: Kind) -> None:
     assert made.allowed.all()
     for number, (task, first) in enumerate([(0, 0), (0, 6), (1, 0)]):
         train = source.domains[number].train
-        for part, whole in zip(made.rows(task, first + torch.arange(train.size)), train, strict=True):
+        for part, whole in zip(made.select_rows(task, first + torch.arange(train.size)), train, strict=True):
             assert (part is None) == (whole is None)
             assert part is None or torch.equal(part, whole)
 
@@ -130,4 +137,4 @@ def test_domains_are_dealt_out_to_tasks_and_tested_alone(kind: Kind) -> None:
 )
 def test_what_cannot_be_cut_is_refused(kind: Kind, tasks: int, scenario: Scenario, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)
+        build_stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)

@@ -73,9 +73,9 @@ def trained(task: LiquidTask, epochs: int = 1) -> TrialTrainer:
 
 def plastic(task: LiquidTask) -> list[Tensor]:
     """Return copies of the plastic weights, by layer."""
-    return [synapses.weight.clone() for synapses in task.network.synapses()]
+    return [synapses.weight.clone() for synapses in task.network.list_synapses()]
 
 
 def has_pending(task: LiquidTask) -> bool:
     """Return whether synapses hold anything that they have seen since the last update."""
-    return any(part.any() for synapses in task.network.synapses() for part in synapses.pending())
+    return any(part.any() for synapses in task.network.list_synapses() for part in synapses.get_pending())

@@ -5,7 +5,7 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from searchlight.models.liquid.data import Samples
-from searchlight.models.liquid.losses import losses
+from searchlight.models.liquid.losses import compute_losses
 from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.liquid.small_liquid import Watched, liquid, trained
 from tests.trainables.toy_models import recorded_gradients
@@ -50,7 +50,7 @@ def test_only_training_rows_of_tasks_so_far_are_trained_on(balanced):  # C101
     task = liquid(Watched, samples=24, epochs=10, replay={"size": 60, "balanced": balanced})
     training = TrialTrainer(task)
     stream = task.stream
-    own = [set(rows(stream.rows(number, torch.arange(stream.size(number))))) for number in range(5)]
+    own = [set(rows(stream.select_rows(number, torch.arange(stream.count_sequences(number))))) for number in range(5)]
     tested = {row for tests in stream.tests for samples in tests.values() for row in rows(samples)}
     known: list[set[bytes]] = [set() for _ in range(5)]
     for epoch in range(10):
@@ -89,11 +89,11 @@ def test_penalty_counts_once_in_the_step_of_a_window(accumulation):  # C100
     with torch.no_grad():
         for parameter in parameters:
             parameter += 0.01 * torch.randn_like(parameter)
-    whole = Samples.joined([batch.samples for batch in window])
+    whole = Samples.join([batch.samples for batch in window])
     allowed = task.stream.allowed[torch.cat([batch.tasks for batch in window])]
     outputs = task.network(whole.inputs).outputs
-    own = torch.autograd.grad(losses("labels", outputs, whole.targets, allowed).mean(), parameters)
-    held = torch.autograd.grad(task.past.penalty(), parameters)
+    own = torch.autograd.grad(compute_losses("labels", outputs, whole.targets, allowed).mean(), parameters)
+    held = torch.autograd.grad(task.past.compute_penalty(), parameters)
     assert parameters_to_vector(held).norm() > 0.1 * parameters_to_vector(own).norm()
     steps = recorded_gradients(task.optimizers["network"])
     task.update(window)

@@ -40,7 +40,7 @@ def test_synapses_follow_applied_updates_alone(first, precision, accumulation): 
     training.run_epoch()
     windows = 2 * -(-8 // accumulation)
     assert task.seen == [("empty" if first is Empty else "skipped", False)] + [("applied", True)] * (windows - 1)
-    for synapses, start in zip(task.network.synapses(), before, strict=True):
+    for synapses, start in zip(task.network.list_synapses(), before, strict=True):
         weight = synapses.weight
         assert not torch.equal(weight, start)
         assert ((weight >= 0) & (weight <= synapses.w_max)).all()
@@ -58,7 +58,7 @@ def test_synapses_move_alike_however_a_window_is_cut(rule, meta):  # C99
         TrialTrainer(task)
         batch = next(iter(task.train_batches(0)))
         cuts = [slice(start, start + size) for start in range(0, 8, size)]
-        task.update([Batch(batch.samples.rows(cut), batch.tasks[cut], 0, None) for cut in cuts])
+        task.update([Batch(batch.samples.select_rows(cut), batch.tasks[cut], 0, None) for cut in cuts])
         found.append([*plastic(task), *(p.detach() for p in task.network.parameters())])
     for other in found[1:]:
         for first, second in zip(found[0], other, strict=True):
@@ -81,7 +81,7 @@ def test_evaluation_and_consolidation_move_no_synapse(precision):  # C99
 def test_learned_rates_change_and_their_rule_is_reported(rule):
     task = liquid(plasticity={"rule": rule, "meta": True}, continual={"tasks": 1}, epochs=2)
     training = TrialTrainer(task)
-    (start,) = [synapses.log_rates for synapses in task.network.synapses()]
+    (start,) = [synapses.log_rates for synapses in task.network.list_synapses()]
     assert not start.any()
     report = training.run_epoch()
     assert start.all()
@@ -97,7 +97,7 @@ def test_learned_rates_change_and_their_rule_is_reported(rule):
 def test_weights_at_a_bound_are_warned_about_once(level, warned, caplog):
     task = liquid(plasticity={"rule": "pair", "rate": 1e-6}, continual={"tasks": 1}, epochs=1)
     training = TrialTrainer(task)
-    task.network.synapses()[0].weight.fill_(level)
+    task.network.list_synapses()[0].weight.fill_(level)
     training.run_epoch()
     lines = [record.getMessage() for record in caplog.records if "at a bound" in record.getMessage()]
     assert len(lines) == warned

@@ -118,7 +118,7 @@ def test_baseline_is_the_best_simple_model_of_each_domain(name, worst, task_of):
     task = task_of(data=name, epochs=5, test_samples=6)
     report = next(train(task))
     source = load(name, 8, task.files / "corpus")
-    tested = [domain._replace(test=domain.test.rows(slice(6))) for domain in source.domains]
+    tested = [domain._replace(test=domain.test.select_rows(slice(6))) for domain in source.domains]
     best = [min(models.values()) for models in replace(source, domains=tuple(tested)).baselines.values()]
     assert report["val/score_baseline"] == pytest.approx(1 - np.mean(best) / worst)
     assert task.units.keys() - report.keys() == {"val/nmse" if name == "text" else "val/bpb"}

@@ -15,7 +15,7 @@ from torch import nn
 from torch._inductor import config as inductor_config
 from torch.distributed.tensor import DTensor
 
-from searchlight.models.liquid.data import bits_per_byte
+from searchlight.models.liquid.data import compute_bits_per_byte
 from searchlight.models.lm.transformer import Transformer, count_flops
 from searchlight.trainables import checkpoint
 from searchlight.trainables.context import Context
@@ -47,7 +47,7 @@ def test_report_has_the_loss_of_all_held_out_bytes(files):
         loss, _ = task._measure(torch.stack(windows))
     assert report["val/bpb"] == pytest.approx(loss.mean().item() / math.log(2), rel=1e-5)
     train = task.corpus.train.numpy()
-    assert report["val/bpb_baseline"] == bits_per_byte(train, test.numpy().astype(np.uint8), 5)[-1]
+    assert report["val/bpb_baseline"] == compute_bits_per_byte(train, test.numpy().astype(np.uint8), 5)[-1]
     assert report["time/tokens_per_s"] > 0
     assert "time/mfu" not in report
     assert 4 < report["train/bpb"] < 12

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from searchlight.models.liquid.cells import CELLS, NCP, CfC, Liquid, linear_scan, make_cell
+from searchlight.models.liquid.cells import CELLS, NCP, CfC, Liquid, make_cell, run_linear_scan
 from searchlight.models.liquid.cells.scan import scan_by_doubling, scan_in_sequence
-from searchlight.models.liquid.cells.wiring import neural_circuit
+from searchlight.models.liquid.cells.wiring import draw_circuit
 
 KINDS = list(CELLS)
 FEATURES, UNITS = 3, 8
@@ -89,7 +89,7 @@ def test_a_scan_is_its_recurrence_in_sequence_and_by_doubling(batch: int, steps:
         before = a[:, t] * before + b[:, t]
         expected.append(before)
     wanted = torch.stack(expected, dim=1)
-    torch.testing.assert_close(linear_scan(a, b, h), wanted)
+    torch.testing.assert_close(run_linear_scan(a, b, h), wanted)
     first = a.transpose(0, 1), b.transpose(0, 1), h
     for form in (scan_in_sequence, scan_by_doubling):
         torch.testing.assert_close(form(*first).transpose(0, 1), wanted)
@@ -99,14 +99,14 @@ def test_a_scan_is_its_recurrence_in_sequence_and_by_doubling(batch: int, steps:
 @pytest.mark.parametrize("doubling", [False, True])
 def test_gradients_are_right(doubling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if doubling:  # what devices other than CPUs do
-        monkeypatch.setattr("searchlight.models.liquid.cells.scan.in_sequence", lambda _: False)
+        monkeypatch.setattr("searchlight.models.liquid.cells.scan.is_sequential", lambda _: False)
     for batch, steps in ((1, 1), (1, 6), (3, 5)):
-        assert torch.autograd.gradcheck(linear_scan, [each.requires_grad_() for each in parts(batch, steps, 2)])
+        assert torch.autograd.gradcheck(run_linear_scan, [each.requires_grad_() for each in parts(batch, steps, 2)])
 
 
 def test_half_precision_is_added_up_in_fp32() -> None:
     ones = torch.ones(1, 600, 1, dtype=torch.bfloat16)
-    h = linear_scan(ones, ones, torch.zeros(1, 1))
+    h = run_linear_scan(ones, ones, torch.zeros(1, 1))
     assert h.dtype == torch.float32
     assert h[0, -1].item() == 600  # in bfloat16 it would stay at 256
 
@@ -115,7 +115,7 @@ def test_a_scan_of_other_shapes_is_refused() -> None:
     a, b, h = parts(2, 3, 4)
     for given_parts in ((a, b[:, :1], h), (a, b, h[:1]), (a[:, :0], b[:, :0], h), (a[0], b[0], h[0])):
         with pytest.raises(ValueError, match="must have one shape"):
-            linear_scan(*given_parts)
+            run_linear_scan(*given_parts)
 
 
 def test_two_half_steps_are_one_whole_step() -> None:
@@ -148,7 +148,7 @@ def test_time_constants_start_from_one_step_to_a_hundred() -> None:
 def test_every_neuron_hears_and_is_heard(inputs: int, units: int, sparsity: float, data: st.DataObject) -> None:
     outputs = data.draw(st.integers(1, units - 2))
     torch.manual_seed(0)
-    layers = neural_circuit(inputs, units, outputs, sparsity)
+    layers = draw_circuit(inputs, units, outputs, sparsity)
     assert sum(layer.units for layer in layers) == units
     assert [layer.inputs for layer in layers] == [inputs, layers[0].units, layers[1].units]
     for layer in layers:
@@ -161,7 +161,7 @@ def test_every_neuron_hears_and_is_heard(inputs: int, units: int, sparsity: floa
 
 
 def test_command_neurons_are_forty_percent_and_hear_each_other() -> None:
-    layers = neural_circuit(5, 60, 10, 0.5)
+    layers = draw_circuit(5, 60, 10, 0.5)
     assert [layer.units for layer in layers] == [30, 20, 10]
     inter, command, motor = (layer.mask[:, layer.inputs :] for layer in layers)
     assert torch.equal(inter, torch.eye(30))
@@ -171,7 +171,7 @@ def test_command_neurons_are_forty_percent_and_hear_each_other() -> None:
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
 def test_sparsity_is_the_share_of_missing_synapses(sparsity: float) -> None:
-    layers = neural_circuit(40, 100, 20, sparsity)
+    layers = draw_circuit(40, 100, 20, sparsity)
     kept = torch.cat([layer.mask[:, : layer.inputs].flatten() for layer in layers]).mean().item()
     assert kept == pytest.approx(1 - sparsity, abs=0.02)
 
@@ -179,10 +179,10 @@ def test_sparsity_is_the_share_of_missing_synapses(sparsity: float) -> None:
 def test_circuits_without_a_layer_or_a_synapse_are_refused() -> None:
     for sizes in ((0, 5, 1), (3, 5, 0), (3, 5, 4)):
         with pytest.raises(ValueError, match=r"units at least outputs \+ 2"):
-            neural_circuit(*sizes, 0.5)
+            draw_circuit(*sizes, 0.5)
     for sparsity in (-0.1, 1.0):
         with pytest.raises(ValueError, match="sparsity must be at least 0 and below 1"):
-            neural_circuit(3, 9, 2, sparsity)
+            draw_circuit(3, 9, 2, sparsity)
 
 
 def test_layer_after_layer_is_step_after_step() -> None:

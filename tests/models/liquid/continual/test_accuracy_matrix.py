@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from searchlight.models.liquid.continual import Matrix, draw
+from searchlight.models.liquid.continual import Matrix, draw_matrix
 from searchlight.models.liquid.continual.plot import CELL_HEIGHT, FRAME, HIGH, LOW
 
 ROWS = [
@@ -93,27 +93,27 @@ def pixels(picture, colour):
 
 
 def test_it_is_rgb_on_white_and_changes_with_the_numbers():
-    picture = draw(matrix(SHOWN), NAMES, "accuracy")
+    picture = draw_matrix(matrix(SHOWN), NAMES, "accuracy")
     assert (picture.dtype, picture.ndim, picture.shape[2]) == (np.uint8, 3, 3)
     assert picture.shape[0] > 4 * CELL_HEIGHT
     edge = np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]])
     assert (edge == 255).all()
-    changed = draw(matrix([*SHOWN[:3], [0.25, 0.5, 0.9]]), NAMES, "accuracy")
+    changed = draw_matrix(matrix([*SHOWN[:3], [0.25, 0.5, 0.9]]), NAMES, "accuracy")
     rows = (picture != changed).any(axis=(1, 2)).nonzero()[0]
     assert 0 < np.ptp(rows) < CELL_HEIGHT  # in the last row alone
 
 
 def test_low_scores_are_light_and_high_ones_dark():
-    picture = draw(matrix(SHOWN), NAMES, "accuracy")
+    picture = draw_matrix(matrix(SHOWN), NAMES, "accuracy")
     assert pixels(picture, LOW) > 1.5 * pixels(picture, HIGH) > 0  # six zeros and three ones
-    beyond = draw(matrix([[-7.0, 7.0, 0.5]]), NAMES, "accuracy")
+    beyond = draw_matrix(matrix([[-7.0, 7.0, 0.5]]), NAMES, "accuracy")
     assert min(pixels(beyond, LOW), pixels(beyond, HIGH)) > 0
     with pytest.raises(ValueError, match="those of 3 tasks, but got 2"):
-        draw(matrix(SHOWN), NAMES[:2], "accuracy")
+        draw_matrix(matrix(SHOWN), NAMES[:2], "accuracy")
 
 
 def test_missing_rows_are_blank_and_the_size_stays():
-    whole, begun, nothing = (draw(matrix(rows), NAMES, "accuracy") for rows in (SHOWN, SHOWN[:2], []))
+    whole, begun, nothing = (draw_matrix(matrix(rows), NAMES, "accuracy") for rows in (SHOWN, SHOWN[:2], []))
     assert whole.shape == begun.shape == nothing.shape
     frame = tuple(bytes.fromhex(FRAME[1:]))
     assert pixels(whole, frame) == 3 * pixels(begun, frame) > 0

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from searchlight.models.liquid.continual import EWC, SI, exact_directions, fisher_diagonal
+from searchlight.models.liquid.continual import EWC, SI, compute_directions, sum_squared_gradients
 
 
 def test_the_fisher_diagonal_sums_squared_gradients_of_samples() -> None:
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     slopes = ([[2.0, 3.0], [1.0, 0.0]], [[-1.0, 0.0]], [])
     samples = (torch.tensor(rows).view(-1, 2) @ used for rows in slopes)
-    sums, count = fisher_diagonal({"used": used, "unused": unused}, samples)
+    sums, count = sum_squared_gradients({"used": used, "unused": unused}, samples)
     assert (sums["used"].tolist(), sums["unused"].tolist(), count) == ([6, 9], [0, 0, 0], 3)
     assert used.grad is None
-    assert fisher_diagonal({"w": used}, [])[1] == 0
+    assert sum_squared_gradients({"w": used}, [])[1] == 0
     with torch.no_grad(), pytest.raises(ValueError, match="must depend on a parameter"):
-        fisher_diagonal({"w": used}, [used.sum().view(1)])
+        sum_squared_gradients({"w": used}, [used.sum().view(1)])
 
 
 def softmax_layer(scale: float, samples: int) -> tuple[nn.Parameter, Tensor, Tensor]:
@@ -34,8 +34,8 @@ def softmax_layer(scale: float, samples: int) -> tuple[nn.Parameter, Tensor, Ten
 def test_exact_fisher_equals_that_of_softmax_regression(scale: float) -> None:
     weights, inputs, expected = softmax_layer(scale, samples=500)
     logits = inputs @ weights.T
-    directions = exact_directions(logits)
-    sums, count = fisher_diagonal({"w": weights}, (row @ a for row, a in zip(logits, directions, strict=True)))
+    directions = compute_directions(logits)
+    sums, count = sum_squared_gradients({"w": weights}, (row @ a for row, a in zip(logits, directions, strict=True)))
     assert count == len(inputs)
     assert (sums["w"] / count).sum() == pytest.approx(float(expected.sum()), rel=0.03, abs=1e-12)
     torch.testing.assert_close(sums["w"] / count, expected, rtol=0.02, atol=0.02 * float(expected.max()))
@@ -66,12 +66,12 @@ def moved(model: nn.Module, by: float = 0.5) -> dict[str, Tensor]:
 
 def test_penalty_is_half_lambda_fisher_times_the_squared_way(model: nn.Linear) -> None:
     ewc = EWC(named(model), 30.0)
-    assert ewc.penalty().item() == 0
-    assert not ewc.penalty().requires_grad
+    assert ewc.compute_penalty().item() == 0
+    assert not ewc.compute_penalty().requires_grad
     ewc.load_state_dict(EWC(named(model), 1.0).state_dict())  # of no task
     ewc.consolidate(FISHER)
     ways = moved(model)
-    penalty = ewc.penalty()
+    penalty = ewc.compute_penalty()
     (8.0 * penalty).backward()  # as a scaled loss is
     value = sum((15 * FISHER[name] * way.square()).sum() for name, way in ways.items())
     torch.testing.assert_close(penalty.detach(), value)
@@ -87,10 +87,10 @@ def test_penalty_is_fp32_under_autocast_and_of_half_weights(model: nn.Linear) ->
         ewc.consolidate(FISHER)
         moved(module)
         with torch.autocast("cpu", torch.bfloat16):
-            inside = ewc.penalty()
+            inside = ewc.compute_penalty()
         inside.backward()
         assert inside.dtype == torch.float32
-        assert inside.item() == ewc.penalty().item() > 0
+        assert inside.item() == ewc.compute_penalty().item() > 0
         assert all(p.grad.dtype == p.dtype for p in module.parameters())
 
 
@@ -99,10 +99,10 @@ def test_fishers_add_up_at_the_latest_optimum(model: nn.Linear) -> None:
     ewc.consolidate(FISHER)
     moved(model)
     ewc.consolidate({name: 3 * values for name, values in FISHER.items()})
-    assert ewc.penalty().item() == 0
+    assert ewc.compute_penalty().item() == 0
     ways = moved(model)
     expected = sum((3.25 * FISHER[name] * way.square()).sum() for name, way in ways.items())
-    torch.testing.assert_close(ewc.penalty().detach(), expected)
+    torch.testing.assert_close(ewc.compute_penalty().detach(), expected)
     with pytest.raises(ValueError, match="a difference in"):
         EWC({"w": model.weight}, 1.0).load_state_dict(ewc.state_dict())
 
@@ -121,7 +121,7 @@ def test_a_fisher_of_something_else_is_refused(model: nn.Linear, fisher: dict[st
     ewc = EWC(named(model), 1.0)
     with pytest.raises(ValueError, match=said):
         ewc.consolidate(fisher)
-    assert ewc.penalty().item() == 0
+    assert ewc.compute_penalty().item() == 0
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def quadratic(weights: Tensor) -> Tensor:
 def learn(si: SI, weights: nn.Parameter, loss: Callable[[Tensor], Tensor], steps: int, lr: float) -> None:
     for _ in range(steps):
         weights.grad = None
-        (loss(weights) + si.penalty()).backward()
-        si.before_step()
+        (loss(weights) + si.compute_penalty()).backward()
+        si.begin_step()
         with torch.no_grad():
             weights -= lr * weights.grad
-        si.after_step()
+        si.finish_step()
 
 
 def path(si: SI) -> Tensor:
@@ -192,18 +192,18 @@ def test_the_pull_of_the_penalty_does_not_count(weights) -> None:
 
 def test_the_penalty_is_c_omega_times_the_square_of_the_way(weights) -> None:
     si = of(weights, strength=7.0)
-    assert si.penalty().item() == 0
-    assert not si.penalty().requires_grad
+    assert si.compute_penalty().item() == 0
+    assert not si.compute_penalty().requires_grad
     learn(si, weights, quadratic, 50, 0.02)
-    assert si.penalty().item() == 0
+    assert si.compute_penalty().item() == 0
     si.consolidate()
     weights.grad = None
-    si.penalty().backward()
-    assert (si.penalty().item(), weights.grad.abs().sum().item()) == (0, 0)
+    si.compute_penalty().backward()
+    assert (si.compute_penalty().item(), weights.grad.abs().sum().item()) == (0, 0)
     with torch.no_grad():
         weights += 0.2
-    si.penalty().backward()
-    torch.testing.assert_close(si.penalty().detach(), 7 * 0.04 * importance(si).sum())
+    si.compute_penalty().backward()
+    torch.testing.assert_close(si.compute_penalty().detach(), 7 * 0.04 * importance(si).sum())
     torch.testing.assert_close(weights.grad, 14 * 0.2 * importance(si))
 
 
@@ -216,21 +216,21 @@ def test_a_window_that_was_skipped_leaves_nothing() -> None:
             learn(si, weights, quadratic, 1, 0.1)
             if skips:
                 weights.grad = torch.full((3,), float("nan"))
-                si.before_step()
+                si.begin_step()
                 si.forget_step()
         paths.append(path(si))
     assert torch.equal(*paths)
     with pytest.raises(RuntimeError, match="must follow before_step"):
-        si.after_step()
+        si.finish_step()
 
 
 def test_weights_without_a_gradient_or_an_update_do_not_matter(weights) -> None:
     si = of(weights)
     si.consolidate()
-    si.before_step()
+    si.begin_step()
     with torch.no_grad():
         weights += 1
-    si.after_step()
+    si.finish_step()
     si.consolidate()
     assert (importance(si) == 0).all()
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.liquid.continual import Reservoir, der_loss
+from searchlight.models.liquid.continual import Reservoir, compute_der_loss
 
 bounded = settings(max_examples=40)
 streams = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -23,7 +23,7 @@ def filled(capacity: int, counts: list[int], balanced: bool = False, seed: int =
 
 
 def held(memory: Reservoir) -> list[tuple[int, int]]:
-    samples = memory.missing()  # nothing has logits here
+    samples = memory.list_missing()  # nothing has logits here
     return list(zip(samples.tasks.tolist(), samples.indices.tolist(), strict=True))
 
 
@@ -95,18 +95,18 @@ def test_the_global_generator_is_neither_used_nor_moved(balanced: bool) -> None:
 
 def test_logits_are_kept_until_their_sample_goes() -> None:
     memory, draws = filled(10, [10]), generator(1)
-    first = memory.missing()
+    first = memory.list_missing()
     memory.store(first.slots, torch.stack([first.tasks, first.indices], dim=1).half())
-    assert len(memory.missing().slots) == 0
+    assert len(memory.list_missing().slots) == 0
     memory.offer(1, 30, draws)
-    entered = memory.missing()
+    entered = memory.list_missing()
     assert 0 < len(entered.slots) < 10
     assert set(entered.tasks.tolist()) == {1}
     with pytest.raises(ValueError, match="must have logits"):
-        memory.logits(entered.slots)
+        memory.get_logits(entered.slots)
     memory.store(entered.slots, torch.stack([entered.tasks, entered.indices], dim=1).float())
     drawn = memory.draw(25, draws)
-    logits = memory.logits(drawn.slots)
+    logits = memory.get_logits(drawn.slots)
     assert logits.dtype == torch.float32
     assert logits.tolist() == torch.stack([drawn.tasks, drawn.indices], dim=1).tolist()
 
@@ -114,12 +114,12 @@ def test_logits_are_kept_until_their_sample_goes() -> None:
 @pytest.mark.parametrize("balanced", [False, True])
 def test_a_loaded_state_goes_on_where_it_was(balanced: bool, through_a_file) -> None:
     memory, resumed = filled(12, [20, 20], balanced), Reservoir(12, balanced)
-    memory.store(memory.missing().slots[:5], torch.randn(5, 3, generator=generator()))
+    memory.store(memory.list_missing().slots[:5], torch.randn(5, 3, generator=generator()))
     resumed.load_state_dict(through_a_file(memory.state_dict()))
     ends = []
     for one in (memory, resumed):
         one.offer(2, 20, generator(8))
-        ends.append([part.tolist() for part in (*one.draw(30, generator(2)), *one.missing())])
+        ends.append([part.tolist() for part in (*one.draw(30, generator(2)), *one.list_missing())])
     assert ends[0] == ends[1]
     with pytest.raises(ValueError, match="offered once"):
         resumed.offer(1, 5, generator())
@@ -148,27 +148,27 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 def test_the_loss_of_logits_by_hand() -> None:
     logits = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], dtype=torch.bfloat16, requires_grad=True)
     stored = torch.tensor([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]])
-    loss = der_loss(logits, stored)
+    loss = compute_der_loss(logits, stored)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.detach(), torch.tensor([13 / 3, 3.0]))
     loss.sum().backward()
     torch.testing.assert_close(logits.grad.float(), (2 / 3) * (logits.detach().float() - stored), rtol=1e-2, atol=0)
     rows = torch.tensor([[True, True, False], [False, True, True]])
-    assert der_loss(logits, stored, rows).tolist() == [2, 0]
-    assert der_loss(logits, stored, rows[0]).tolist() == [2, 4.5]
+    assert compute_der_loss(logits, stored, rows).tolist() == [2, 0]
+    assert compute_der_loss(logits, stored, rows[0]).tolist() == [2, 4.5]
 
 
 @pytest.mark.parametrize("capacity", [4, 40])
 def test_a_reservoir_of_another_capacity_keeps_what_fits(capacity: int) -> None:
     """As when a trial of a population takes up another one."""
     before, after = filled(12, [20, 20], balanced=True), Reservoir(capacity, balanced=True)
-    was = before.missing()
+    was = before.list_missing()
     before.store(was.slots, torch.stack([was.tasks, was.indices], dim=1).float())
     after.load_state_dict(before.state_dict())
     assert after.size == min(capacity, 12)
     tasks, indices, slots = after.draw(after.size, generator())
     kept = torch.stack([tasks, indices], dim=1)
-    assert after.logits(slots).tolist() == kept.tolist()
+    assert after.get_logits(slots).tolist() == kept.tolist()
     assert set(map(tuple, kept.tolist())) <= set(zip(was.tasks.tolist(), was.indices.tolist(), strict=True))
     assert tasks.bincount().tolist() == [after.size // 2] * 2
     after.offer(2, 20, generator(1))

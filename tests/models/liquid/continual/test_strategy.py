@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from searchlight.models.liquid.data import Kind
-from searchlight.models.liquid.losses import losses
+from searchlight.models.liquid.losses import compute_losses
 from searchlight.models.liquid.strategy import ContinualStrategy
-from searchlight.models.liquid.task_stream import stream
+from searchlight.models.liquid.task_stream import build_stream
 from tests.models.liquid.nets import labelled, network, of
 
 KINDS: list[Kind] = ["labels", "bytes", "values"]
@@ -33,17 +33,17 @@ def fisher(past: ContinualStrategy) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_pulled_back_to_where_a_task_left_them(kind: Kind) -> None:
     stream, net = of(kind)
-    assert ContinualStrategy(net, stream).penalty() is None
+    assert ContinualStrategy(net, stream).compute_penalty() is None
     past = ContinualStrategy(net, stream, method="ewc", strength=10.0, remembered=4)
     move(past)
-    assert past.penalty() == 0
+    assert past.compute_penalty() == 0
     assert past.recall(3, seeded()) is None
-    past.learned(0, 4, seeded())
+    past.finish_task(0, 4, seeded())
     there = {name: parameter.detach().clone() for name, parameter in past.parameters.items()}
-    assert past.penalty() == 0
+    assert past.compute_penalty() == 0
     assert any(values.any() for values in fisher(past).values())
     move(past)
-    penalty = past.penalty()
+    penalty = past.compute_penalty()
     assert penalty > 0
     gradients = torch.autograd.grad(penalty, list(past.parameters.values()))
     for (name, parameter), gradient in zip(past.parameters.items(), gradients, strict=True):
@@ -53,7 +53,7 @@ def test_weights_are_pulled_back_to_where_a_task_left_them(kind: Kind) -> None:
 def test_the_fisher_of_a_task_leaves_masked_outputs_free() -> None:
     stream, net = of("labels", scenario="task")
     past = ContinualStrategy(net, stream, method="ewc", strength=1.0)
-    past.learned(0, 100, seeded())
+    past.finish_task(0, 100, seeded())
     bias = fisher(past)["head.bias"]
     assert (bias[:2] > 0).all()
     assert not bias[2:].any()
@@ -63,12 +63,12 @@ def test_the_fisher_of_a_task_leaves_masked_outputs_free() -> None:
 def test_fisher_of_labels_is_that_of_the_probabilities(few: int, count: int, bound: float, monkeypatch) -> None:
     """Of four labels that are all as likely, the Fisher of each bias is p - p^2."""
     monkeypatch.setattr("searchlight.models.liquid.strategy.FEW", few)
-    made = stream(labelled(each=60), 1, "class")
+    made = build_stream(labelled(each=60), 1, "class")
     net = network(made.features, made.outputs, "sequence")
     net.head.weight.data.zero_()
     net.head.bias.data.zero_()
     past = ContinualStrategy(net, made, method="ewc", strength=1.0)
-    past.learned(0, count, seeded())
+    past.finish_task(0, count, seeded())
     assert torch.allclose(fisher(past)["head.bias"], torch.full((4,), 3 / 16), atol=bound)
 
 
@@ -76,15 +76,15 @@ def test_fisher_of_labels_is_that_of_the_probabilities(few: int, count: int, bou
 def test_ranks_measure_together_what_one_would_measure_alone(samples: int) -> None:
     stream, net = of("labels")
     alone = ContinualStrategy(net, stream, method="ewc", strength=1.0, remembered=6)
-    alone.learned(0, samples, seeded())
+    alone.finish_task(0, samples, seeded())
     sums: list[list[Tensor]] = []
     for rank in (0, 1):
         past = ContinualStrategy(net, stream, method="ewc", strength=1.0, remembered=6)
-        past.learned(0, samples, seeded(), slice(rank, None, 2), sums.append)
+        past.finish_task(0, samples, seeded(), slice(rank, None, 2), sums.append)
         memories = [one.state_dict()["reservoir"] for one in (alone, past)]
         assert torch.equal(memories[0]["indices"], memories[1]["indices"])
     totals = [a + b for a, b in zip(*sums, strict=True)]
-    assert totals[-1] == min(samples, stream.size(0))
+    assert totals[-1] == min(samples, stream.count_sequences(0))
     for one, total in zip(fisher(alone).values(), totals, strict=False):
         assert torch.allclose(one, total / totals[-1], rtol=1e-4, atol=1e-9)
 
@@ -98,11 +98,11 @@ def test_a_task_that_is_kept_leaves_no_trace_in_the_network(kind: Kind, method: 
     modes = [module.training for module in net.modules()]
     before = {name: value.clone() for name, value in net.state_dict().items()}
     past = ContinualStrategy(net, stream, method=method, strength=1.0, remembered=4, with_logits=True)
-    past.learned(0, 4, seeded())
+    past.finish_task(0, 4, seeded())
     assert [module.training for module in net.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(parameter.grad is None for parameter in net.parameters())
-    assert not any(part.any() for synapses in net.synapses() for part in synapses.pending())
+    assert not any(part.any() for synapses in net.list_synapses() for part in synapses.get_pending())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,14 +111,14 @@ def test_recall_gives_the_asked_count_in_equal_shares(kind: Kind, learned: int, 
     stream, net = of(kind, tasks=4)
     past = ContinualStrategy(net, stream, remembered=8)
     for task in range(learned):
-        past.learned(task, 1, seeded(task))
+        past.finish_task(task, 1, seeded(task))
     recalled = past.recall(count, seeded())
     assert recalled.logits is None
     shares = torch.bincount(recalled.tasks, minlength=4)
     assert shares.sum() == recalled.samples.size == count
     assert shares[:learned].max() - shares[:learned].min() <= 1
     for row, task in enumerate(recalled.tasks.tolist()):
-        own = stream.rows(task, torch.arange(stream.size(task)))
+        own = stream.select_rows(task, torch.arange(stream.count_sequences(task)))
         (place,) = (own.inputs == recalled.samples.inputs[row]).flatten(1).all(1).nonzero().flatten()
         for part, whole in zip(recalled.samples, own, strict=True):
             assert whole is None or torch.equal(part[row], whole[place])
@@ -129,18 +129,18 @@ def test_remembered_logits_are_those_of_the_learned_task(kind: Kind) -> None:
     stream, net = of(kind)
     past = ContinualStrategy(net, stream, remembered=8, with_logits=True)
     allowed = stream.allowed[0].expand(5, -1)
-    past.learned(0, 1, seeded())
+    past.finish_task(0, 1, seeded())
     then = past.recall(5, seeded(1))
     with torch.no_grad():
         answered = net(then.samples.inputs, then.samples.dt).outputs
     assert torch.allclose(then.logits, answered, atol=1e-5)
-    assert past.distance(answered, then.logits, allowed).max() < 1e-9
+    assert past.measure_distance(answered, then.logits, allowed).max() < 1e-9
     move(past)
-    past.learned(1, 1, seeded())  # which answers the new ones alone
+    past.finish_task(1, 1, seeded())  # which answers the new ones alone
     later = past.recall(30, seeded(1))
     with torch.no_grad():
         answered = net(later.samples.inputs, later.samples.dt).outputs
-    each = past.distance(answered, later.logits, stream.allowed[later.tasks])
+    each = past.measure_distance(answered, later.logits, stream.allowed[later.tasks])
     assert (each[later.tasks == 0] > 1e-4).all()
     assert (each[later.tasks == 1] < 1e-9).all()
 
@@ -151,8 +151,10 @@ def test_distance_is_a_mean_over_steps_and_allowed_outputs() -> None:
     allowed = torch.tensor([[True, True, False, False]])
     steps, logits = torch.randn(1, 3, 4), torch.randn(1, 3, 4)
     expected = (steps - logits)[..., :2].square().mean()
-    assert torch.allclose(past.distance(steps, logits, allowed), expected)
-    assert torch.allclose(past.distance(steps[:, 0], logits[:, 0], allowed), (steps - logits)[:, 0, :2].square().mean())
+    assert torch.allclose(past.measure_distance(steps, logits, allowed), expected)
+    assert torch.allclose(
+        past.measure_distance(steps[:, 0], logits[:, 0], allowed), (steps - logits)[:, 0, :2].square().mean()
+    )
 
 
 @pytest.mark.parametrize("method", ["ewc", "si"])
@@ -164,13 +166,13 @@ def test_a_state_loaded_within_a_task_goes_on(method: Any, through_a_file) -> No
     def step(past: ContinualStrategy) -> None:
         net.zero_grad()
         answer = net(stream.samples.inputs)
-        losses("labels", answer.outputs, stream.samples.targets, stream.allowed[0]).mean().backward()
-        past.before_step()
+        compute_losses("labels", answer.outputs, stream.samples.targets, stream.allowed[0]).mean().backward()
+        past.begin_step()
         move(past)
-        past.after_step(True)
+        past.finish_step(True)
 
     step(first)
-    first.learned(0, 4, seeded())
+    first.finish_task(0, 4, seeded())
     step(first)
     second.load_state_dict(through_a_file(first.state_dict()))
     outcomes, start = [], copy.deepcopy(net.state_dict())
@@ -178,10 +180,10 @@ def test_a_state_loaded_within_a_task_goes_on(method: Any, through_a_file) -> No
         net.load_state_dict(start)
         torch.manual_seed(3)
         step(past)
-        past.learned(1, 4, seeded(1))
+        past.finish_task(1, 4, seeded(1))
         move(past)
         recalled = past.recall(9, seeded(2))
-        outcomes.append([past.penalty().detach(), recalled.tasks, recalled.logits])
+        outcomes.append([past.compute_penalty().detach(), recalled.tasks, recalled.logits])
     assert outcomes[0][0] > 0
     assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
 
@@ -198,7 +200,7 @@ def test_a_state_loaded_within_a_task_goes_on(method: Any, through_a_file) -> No
 def test_the_state_of_another_method_is_refused(theirs: dict[str, Any], own: dict[str, Any], told: str) -> None:
     stream, net = of("labels")
     past = ContinualStrategy(net, stream, **theirs)
-    past.learned(0, 2, seeded())
+    past.finish_task(0, 2, seeded())
     with pytest.raises(ValueError, match=told):
         ContinualStrategy(net, stream, **own).load_state_dict(past.state_dict())
 
@@ -206,11 +208,11 @@ def test_the_state_of_another_method_is_refused(theirs: dict[str, Any], own: dic
 def test_samples_without_logits_are_answered_when_loaded() -> None:
     stream, net = of("labels")
     without = ContinualStrategy(net, stream, remembered=6)
-    without.learned(0, 1, seeded())
+    without.finish_task(0, 1, seeded())
     past = ContinualStrategy(net, stream, remembered=6, with_logits=True)
     past.load_state_dict(without.state_dict())
     recalled = past.recall(4, seeded())
     with torch.no_grad():
         assert torch.allclose(recalled.logits, net(recalled.samples.inputs).outputs, atol=1e-5)
     assert net.training
-    assert not any(part.any() for synapses in net.synapses() for part in synapses.pending())
+    assert not any(part.any() for synapses in net.list_synapses() for part in synapses.get_pending())

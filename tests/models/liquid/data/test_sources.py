@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from searchlight.models.liquid.data import Source, check, load
-from searchlight.models.liquid.data.autoregression import Series, squared_errors
+from searchlight.models.liquid.data.autoregression import Series, compute_squared_errors
 
 
 @pytest.mark.parametrize("use", [check, load])
@@ -117,7 +117,7 @@ def test_a_series_that_is_linear_is_predicted_by_a_linear_model() -> None:
         Series(*(t[rows].numpy() for t in (inputs, targets, torch.ones_like(inputs))))
         for rows in (slice(100), slice(100, 200))
     ]
-    errors = squared_errors(*parts)
+    errors = compute_squared_errors(*parts)
     assert errors["ar"] == pytest.approx(0, abs=1e-10)
     assert errors["repeat"] == pytest.approx(0.75**2 + 0.5**2, rel=0.1)
 

@@ -14,18 +14,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.liquid.data import BYTES, bits_per_byte, build_corpus, check, load, read_corpus, windows
-from searchlight.models.liquid.data.sentences import equations, sentences
+from searchlight.models.liquid.data import (
+    BYTES,
+    build_corpus,
+    check,
+    compute_bits_per_byte,
+    cut_windows,
+    load,
+    read_corpus,
+)
+from searchlight.models.liquid.data.sentences import generate_equations, generate_sentences
 
 
 def test_targets_are_the_bytes_that_follow() -> None:
     data = np.random.default_rng(0).integers(0, 256, size=1000, dtype=np.uint8)
-    samples = windows(data, 33)
+    samples = cut_windows(data, 33)
     assert samples.inputs.shape == samples.targets.shape == (30, 33)
     assert samples.inputs.dtype == samples.targets.dtype == torch.uint8
     assert np.array_equal(samples.inputs.reshape(-1).numpy(), data[:990])
     assert np.array_equal(samples.targets.reshape(-1).numpy(), data[1:991])
-    sizes = {size: windows(data[:size], 8).size for size in (8, 9, 16, 17)}
+    sizes = {size: cut_windows(data[:size], 8).size for size in (8, 9, 16, 17)}
     assert sizes == {8: 0, 9: 1, 16: 1, 17: 2}  # a window needs a byte after it
 
 
@@ -62,7 +70,7 @@ def test_each_domain_is_learned_better_from_itself(corpus: Path) -> None:
     domains = load("text", folder=corpus).domains
     flat = {d.name: (d.train.inputs.reshape(-1).numpy(), d.test.inputs.reshape(-1).numpy()) for d in domains}
     for name, (_, test) in flat.items():
-        bits = {other: bits_per_byte(train, test)[2] for other, (train, _) in flat.items()}
+        bits = {other: compute_bits_per_byte(train, test)[2] for other, (train, _) in flat.items()}
         assert min(bits, key=bits.__getitem__) == name
 
 
@@ -171,7 +179,7 @@ def test_a_missing_library_is_told_before_anything_is_written(tmp_path, monkeypa
 
 
 def test_generated_text_is_the_same_everywhere() -> None:
-    for lines, expected in ((sentences(0), "5e689db514f43760"), (equations(0), "903551035a68d0f1")):
+    for lines, expected in ((generate_sentences(0), "5e689db514f43760"), (generate_equations(0), "903551035a68d0f1")):
         assert sha256("".join(islice(lines, 1000)).encode()).hexdigest()[:16] == expected
 
 
@@ -206,7 +214,7 @@ def test_bits_are_those_of_counting_one_by_one(train: bytes, test: bytes) -> Non
         chances = [plain(train, test[:place], order) for place in range(3, len(test))]
         assert np.allclose([chance.sum() for chance in chances], 1)
         expected.append(-np.mean([np.log2(chance[test[3 + place]]) for place, chance in enumerate(chances)]))
-    assert bits_per_byte(as_array(train), as_array(test)) == pytest.approx(expected)
+    assert compute_bits_per_byte(as_array(train), as_array(test)) == pytest.approx(expected)
 
 
 def test_english_costs_what_it_should(corpus: Path) -> None:
@@ -219,7 +227,7 @@ def test_english_costs_what_it_should(corpus: Path) -> None:
 def test_too_few_bytes_and_too_long_ngrams_are_refused() -> None:
     data = as_array(b"abcdefgh")
     with pytest.raises(ValueError, match=r"orders must lie in 1\.\.7, but got 8"):
-        bits_per_byte(data, data, orders=8)
+        compute_bits_per_byte(data, data, orders=8)
     with pytest.raises(ValueError, match="test must have at least 4 bytes, but got 3"):
-        bits_per_byte(data, data[:3])
-    assert np.isfinite(bits_per_byte(as_array(b"aaaa" * 10), as_array(b"zzzz" * 10))).all()  # never seen before
+        compute_bits_per_byte(data, data[:3])
+    assert np.isfinite(compute_bits_per_byte(as_array(b"aaaa" * 10), as_array(b"zzzz" * 10))).all()  # never seen before

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from searchlight.models.liquid.plasticity import BCM, RULES, Homeostatic, Pair, PlasticSynapses, Rule, Triplet, traces
+from searchlight.models.liquid.plasticity import (
+    BCM,
+    RULES,
+    Homeostatic,
+    Pair,
+    PlasticSynapses,
+    Rule,
+    Triplet,
+    compute_traces,
+)
 
 
 def spikes(seed: int = 0, batch: int = 4) -> tuple[Tensor, Tensor]:
@@ -55,7 +64,7 @@ def test_whole_sequences_sum_what_their_steps_say(name: str, seed: int, steps: i
     generator = torch.Generator().manual_seed(seed)
     pre, post = ((torch.rand(2, steps, n, generator=generator) < rate).float() for n in (3, 2))
     before, rule = pre.clone(), RULES[name]()
-    found, expected = rule.sums(pre, post), step_by_step(rule, pre.double(), post.double())
+    found, expected = rule.compute_sums(pre, post), step_by_step(rule, pre.double(), post.double())
     torch.testing.assert_close(found[:2], expected, rtol=1e-4, atol=1e-6, check_dtype=False)
     assert torch.equal(pre, before)
 
@@ -65,7 +74,7 @@ def test_bcm_changes_nothing_where_a_rate_is_its_threshold() -> None:
     x = torch.full((1, 4), 0.2)
     for y, sign in ((0.05, -1), (0.1, 0), (0.2, 1)):
         rate, threshold = torch.tensor([[y]]), torch.tensor([0.1])
-        up, down = rule.directions(rate**2 * x, rate * x, threshold)
+        up, down = rule.compute_directions(rate**2 * x, rate * x, threshold)
         assert torch.equal((up + down).sign(), torch.full((1, 4), float(sign)))
 
 
@@ -125,7 +134,7 @@ def test_constants_out_of_range_are_refused(rule: type[Rule], constants: dict[st
     with pytest.raises(ValueError, match=f"{next(iter(constants))} must be"):
         rule(**constants)
     with pytest.raises(ValueError, match="tau must be above 0"):
-        traces(torch.zeros(1, 2, 1), 0.0)
+        compute_traces(torch.zeros(1, 2, 1), 0.0)
 
 
 def test_bcm_remembers_a_long_sequence_like_short_ones() -> None:
@@ -145,7 +154,7 @@ def build(rule: Rule, seed: int = 0, **settings: Any) -> PlasticSynapses:
 
 
 def everything(synapses: PlasticSynapses) -> list[Tensor]:
-    return [value.clone() for value in (*synapses.state_dict().values(), *synapses.pending())]
+    return [value.clone() for value in (*synapses.state_dict().values(), *synapses.get_pending())]
 
 
 def same(some: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
@@ -161,7 +170,7 @@ def test_an_update_is_what_the_rule_says_per_sample_and_step() -> None:
     synapses.observe(pre, post)
     assert synapses.update() is not None
     assert synapses.update() is None
-    sums = Pair().sums(pre, post)
+    sums = Pair().compute_sums(pre, post)
     expected = (before + 2 * (sums.potentiation - sums.depression) / (4 * 50)).clamp(0, 1)
     torch.testing.assert_close(synapses.weight, expected)
 
@@ -174,7 +183,7 @@ def test_micro_batches_and_ranks_change_nothing(name: str) -> None:
         cut.observe(pre[rows], post[rows])
     for synapses in (whole, busy):
         synapses.observe(pre, post)
-    for mine, theirs in zip(idle.pending(), busy.pending(), strict=True):
+    for mine, theirs in zip(idle.get_pending(), busy.get_pending(), strict=True):
         mine += theirs
     expected = whole.update()
     for synapses in (cut, idle):
@@ -254,7 +263,7 @@ def test_stiffness_holds_back_weakening_alone() -> None:
 def test_soft_bounds_slow_down_what_comes_near_them() -> None:
     pre, post = spikes()
     synapses = build(Pair(), rate=0.1, cap=0.9, w_max=2.0, softness=0.5)
-    level, sums = synapses.weight / 2, Pair().sums(pre, post)
+    level, sums = synapses.weight / 2, Pair().compute_sums(pre, post)
     expected = 0.1 / 200 * (sums.potentiation * (1 - level) ** 0.5 - sums.depression * level**0.5)
     torch.testing.assert_close(changes(synapses, pre, post), expected, rtol=1e-3, atol=1e-7)
 
@@ -270,7 +279,7 @@ def test_updates_are_fp32_and_have_no_graph(name: str) -> None:
             mixed.observe(pre.bfloat16(), post.bool())
             mixed.update()
         assert same(everything(plain), everything(mixed))
-    assert not any(tensor.requires_grad for tensor in (*plain.buffers(), *plain.pending()))
+    assert not any(tensor.requires_grad for tensor in (*plain.buffers(), *plain.get_pending()))
     assert [name for name, _ in plain.named_parameters()] == ["scale", "log_rates"]
     assert [name for name, _ in build(RULES[name]()).named_parameters()] == ["scale"]
 

@@ -70,7 +70,7 @@ def plain_loop(lif: LIF, current: Tensor, state: Tensor, dt: Tensor | None) -> t
 @pytest.mark.parametrize("doubling", [False, True])
 def test_gradients_are_those_of_a_plain_loop(surrogate, timed, batch, doubling, monkeypatch) -> None:
     if doubling:  # what devices other than CPUs do
-        monkeypatch.setattr("searchlight.models.liquid.cells.scan.in_sequence", lambda _: False)
+        monkeypatch.setattr("searchlight.models.liquid.cells.scan.is_sequential", lambda _: False)
     lif = LIF(UNITS, surrogate=surrogate, learn_threshold=True).double()
     torch.nn.init.normal_(lif.raw_decay)
     current, state = currents()[:batch].double(), random(batch, UNITS, seed=1).double()
