@@ -53,9 +53,8 @@ def test_divergence_in_a_repeated_epoch_is_a_new_report():
 
 def test_trial_that_did_not_begin_has_no_changes():
     follower = Follower()
-    trials = TrialStates(follower)
+    trials = TrialStates()
     trials.start(0, {})
     del trials.attributes[0]["config"]
-    trials.tell(0, is_over=True)
-    assert follower.found[-1] == (False, [], [], "", "")
-    assert follower.seen == follower.seen._replace(has_begun=True), "of the first call"
+    follower.on_trial_changed(trials.get(0), is_over=True)
+    assert (follower.found, follower.seen) == ([(False, [], [], "", "")], UNSEEN)

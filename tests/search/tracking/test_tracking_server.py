@@ -157,7 +157,7 @@ def test_killed_trials_are_interrupted_until_resumed(tmp_path, postgres_backed, 
     runs = runs_in(postgres_backed.url, search)
     assert [runs[name].info.status for name in ("parent", "0", "1", "2")] == ["KILLED", "FINISHED", "FAILED", "KILLED"]
     assert runs["2"].data.tags["outcome"] == "interrupted"
-    assert "--resume killed" in runs["parent"].data.tags["mlflow.note.content"]
+    assert "searchlight resume killed" in runs["parent"].data.tags["mlflow.note.content"]
     while not sent.empty():
         sent.get()
     tracker = track_stored(search, postgres_backed.url)
