@@ -70,10 +70,10 @@ def _send_missing_events(place: StoragePath, folder: Path, searched: SearchRecor
     try:
         known = runs.open(over=True)
         for trial in searched.all_trials:
-            if runs.reopen(trial, known.get(trial.number), is_over=True):
-                events = build_trial_events(trial, searched.objectives, is_over=True)
+            events = build_trial_events(trial, searched.objectives, is_over=True)
+            if runs.reopen(trial, known.get(trial.number), is_over=True) and events:
                 refused += runs.send_events(trial.number, events)
-                num_sent += bool(events)
+                num_sent += 1
             runs.send_pictures(trial.number)
         runs.end_parent(_determine_search_end(place, folder, searched, runs.parent))
         for path in (*runs.list_initial_artifacts(), *(folder / name for name in FILES)):

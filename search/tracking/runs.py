@@ -150,7 +150,7 @@ class Runs:
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
         """Send `events` in one call, which is as fast as sending one. Return those that MLflow refuses."""
-        if not events or self._try_log_events(number, events):
+        if self._try_log_events(number, events):
             return []
         # Sent one by one, only the invalid events are refused.
         return [event for event in events if not self._try_log_events(number, [event])]

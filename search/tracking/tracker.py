@@ -222,7 +222,8 @@ class MLflowCallback(TrialCallback):
         """Send the changes of a trial. Return what MLflow has of it now, and the events that it refuses."""
         trial, is_over = self._pending[number]
         changes = find_changes(trial, self._seen.get(number, UNSEEN), is_over)
-        return changes.seen, self._runs.send_events(number, build_events(trial, changes, self._runs.objectives))
+        events = build_events(trial, changes, self._runs.objectives)
+        return changes.seen, self._runs.send_events(number, events) if events else []
 
     def _finish(self) -> None:
         self._retry(self._end_parent)

@@ -8,10 +8,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from searchlight.search.formatting import format_command
+from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError
 from searchlight.trainables.task import images
-from tests.search.stored_studies import Search, replayed
+from tests.search.stored_studies import Search, always_random, replayed
 from tests.search.tracking import trackers
 from tests.search.tracking.trackers import curve_of, finish, track_stored
 from tests.servers.mlflow import ADMIN, MlflowServer
@@ -160,6 +161,7 @@ def test_killed_trials_are_interrupted_until_resumed(tmp_path, postgres_backed, 
     assert "searchlight resume killed" in runs["parent"].data.tags["mlflow.note.content"]
     while not sent.empty():
         sent.get()
+    search.study, search.store = create_study(search.config.local_path, always_random, [search.objective])
     tracker = track_stored(search, postgres_backed.url)
     tracker.request_connection()
     assert sent.get(timeout=120) == third
