@@ -86,5 +86,5 @@ def test_model_is_that_of_the_best_confirming_run(search):
     assert told["best"]["config"] == run.user_attrs["config"]
     assert told["best"]["checkpoint"].startswith(f"{folder}/checkpoints/{run.number}/")
     client, uri = MlflowClient(told["mlflow"]["tracking_uri"]), told["mlflow"]["model"]
-    tags = client.get_logged_model(uri.removeprefix("models:/")).tags
+    tags = client.get_model_version(*uri.removeprefix("models:/").split("/")).tags
     assert float(tags["value"]) == min(run.intermediate_values.values()), "of its checkpoint, not of the search"

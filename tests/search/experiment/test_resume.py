@@ -251,7 +251,7 @@ def test_task_without_the_parameter_or_objective_is_refused(begun):
 
 def test_resume_command_names_the_storage_where_needed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = f"{format_command('run')} --resume one"
+    command = f"{format_command('resume')} one"
     assert resume_command(tmp_path / "runs" / "one") == command
     assert resume_command(tmp_path / "my runs" / "one") == f"{command} --storage '{tmp_path}/my runs'"
     with pytest.raises(UsageError, match=r"name must be a search in .*, but there is no .*/two/study\.journal"):

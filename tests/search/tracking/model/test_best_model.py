@@ -177,7 +177,7 @@ def test_search_without_a_checkpoint_has_no_model(tmp_path):
 
 def test_process_that_is_late_or_dies_is_refused(searched, monkeypatch):
     monkeypatch.setattr("searchlight.search.tracking.model.best_model.TIMEOUT_S", 0.1)
-    with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: .*search/report\.py one "):
+    with pytest.raises(ModelError, match=r"making it took more than 0\.1 s\. Try again: .*searchlight report one "):
         log_best(searched.folder)
     monkeypatch.setattr("sys.executable", shutil.which("false"))
     monkeypatch.setattr("searchlight.search.tracking.model.best_model.TIMEOUT_S", 60.0)
