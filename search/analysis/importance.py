@@ -26,7 +26,7 @@ FEWEST = 20  # trials: fewer show next to nothing
 SHUFFLES = 39  # of the values; a parameter matters if at most one of them gives any parameter as much
 SURE = 0.9  # how often the true share lies in the interval
 HALVES = 20
-LEARNT = 0.632  # of the trials, by each tree: as many different ones as a bootstrap has
+LEARNED = 0.632  # of the trials, by each tree: as many different ones as a bootstrap has
 LEAF = 2
 
 Array = NDArray[np.float64]
@@ -167,9 +167,9 @@ def _compute_shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
     added, told_of = np.zeros(parameters), 0
     for tree_seed in range(trees):
         order = draw.permutation(count)
-        learnt, told = np.split(order, [round(LEARNT * count)])
+        learned, told = np.split(order, [round(LEARNED * count)])
         tree = DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=tree_seed)
-        tree.fit(table[learnt], y[learnt], check_input=False)  # our own floats, thousands of times
+        tree.fit(table[learned], y[learned], check_input=False)  # our own floats, thousands of times
         shuffled = np.repeat(table[told][None], parameters, axis=0)
         for parameter in range(parameters):
             own = owner == parameter

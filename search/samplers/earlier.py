@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 FEWEST = 6  # trials of the search that can contradict earlier ones
 MOST = 200  # of them, the newest, since each suggestion compares them
-NEIGHBOURS = 3
+NEIGHBORS = 3
 
 
 def select_trials(trials: Sequence[FrozenTrial], number: int) -> list[FrozenTrial]:
@@ -40,11 +40,11 @@ def measure_agreement(earlier: Sequence[FrozenTrial], own: Sequence[FrozenTrial]
                 reports[step].append((trial, value))
     steps = [step for step, found in reports.items() if len(found) >= FEWEST]
     known = [(trial, result) for trial in earlier if (result := _get_value(trial)) is not None]
-    if not steps or len(known) < NEIGHBOURS:
+    if not steps or len(known) < NEIGHBORS:
         return None
     compared = reports[max(steps)][-MOST:]
     squares = _measure_squares([trial for trial, _ in compared], [trial for trial, _ in known])
-    nearest = np.argsort(squares, axis=1, kind="stable")[:, :NEIGHBOURS]
+    nearest = np.argsort(squares, axis=1, kind="stable")[:, :NEIGHBORS]
     nearest.sort()  # the same neighbours in another order would have another mean by rounding, and so another rank
     expected = np.array([value for _, value in known])[nearest].mean(axis=1)
     return _correlate_ranks(expected, np.array([value for _, value in compared]))

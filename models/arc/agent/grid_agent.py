@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from searchlight.models.arc.agent.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
 from searchlight.models.arc.agent.pointers import DIRECTIONS, HEADS, Pointers, compute_hits, copy, mix
 from searchlight.models.arc.agent.refinement import Reading, Refiner
-from searchlight.models.arc.puzzles import FIRST_COLOUR, GUESSES, SYMBOLS, guess_outputs, guess_sizes, measure_extents
+from searchlight.models.arc.puzzles import FIRST_COLOR, GUESSES, SYMBOLS, guess_outputs, guess_sizes, measure_extents
 
 ROLES = 7
 HYPOTHESES = GUESSES + DIRECTIONS * HEADS
@@ -158,7 +158,7 @@ class GridAgent(nn.Module):
         attention, lines = self.pointers(flat, measure_extents(flat))
         # Heads copy within the input; beyond it, and on the edge, stands what the first guess has there.
         frame = guesses[:, :, 0]
-        inside = (inputs >= FIRST_COLOUR) & (frame >= FIRST_COLOUR)
+        inside = (inputs >= FIRST_COLOR) & (frame >= FIRST_COLOR)
 
         answers = demo_outputs.long()
         found = compute_hits(*_drop_query(attention, lines, count), answers.flatten(0, 1)).view(
@@ -167,7 +167,7 @@ class GridAgent(nn.Module):
         certain = (frame[:, 1:] == answers).float()[:, :, None]
         copied = torch.where(inside[:, 1:, None], found, certain)
         right = torch.cat([(guesses[:, 1:] == answers[:, :, None]).float(), copied], dim=2).flatten(3)
-        relevant = ((frame[:, 1:] >= FIRST_COLOUR) | (answers >= FIRST_COLOUR)).flatten(2)[:, :, None]
+        relevant = ((frame[:, 1:] >= FIRST_COLOR) | (answers >= FIRST_COLOR)).flatten(2)[:, :, None]
         weight = relevant * demo_mask[:, :, None, None] / relevant.sum(-1, keepdim=True).clamp(min=1)
         weight = weight / demo_mask.sum(1).clamp(min=1)[:, None, None, None]
         agreed = (right * weight).sum((1, 3))

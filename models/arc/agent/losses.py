@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from searchlight.models.arc.puzzles import BORDER, FIRST_COLOUR, PAD, SYMBOLS
+from searchlight.models.arc.puzzles import BORDER, FIRST_COLOR, PAD, SYMBOLS
 
 BORDER_WEIGHT = 1.0
 PAD_WEIGHT = 0.1
@@ -69,9 +69,9 @@ def compute_color_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 
 
     The position of the grid's edge counts only in `compute_layout_loss`.
     """
-    layout = torch.arange(SYMBOLS, device=logits.device) < FIRST_COLOUR
-    colours = logits.float().masked_fill(layout, -1e4)
-    return compute_cell_loss(colours, target, hard_cell_floor, border_weight=0.0, pad_weight=0.0)[0]
+    layout = torch.arange(SYMBOLS, device=logits.device) < FIRST_COLOR
+    colors = logits.float().masked_fill(layout, -1e4)
+    return compute_cell_loss(colors, target, hard_cell_floor, border_weight=0.0, pad_weight=0.0)[0]
 
 
 def compute_layout_loss(logits: Tensor, target: Tensor) -> Tensor:
@@ -84,9 +84,9 @@ def compute_layout_loss(logits: Tensor, target: Tensor) -> Tensor:
         The mean over parts, episodes and steps, a float32 scalar.
     """
     log_probs = logits.float().log_softmax(-1)
-    inside = log_probs[..., FIRST_COLOUR:].logsumexp(-1)
+    inside = log_probs[..., FIRST_COLOR:].logsumexp(-1)
     parts = torch.stack([log_probs[..., PAD], log_probs[..., BORDER], inside], dim=-1)
-    belongs = F.one_hot(target.long().clamp(max=FIRST_COLOUR), FIRST_COLOUR + 1).float()
+    belongs = F.one_hot(target.long().clamp(max=FIRST_COLOR), FIRST_COLOR + 1).float()
     counts = belongs.sum((1, 2), keepdim=True)
     weights = belongs / counts.clamp(min=1.0) / (counts > 0).sum(-1, keepdim=True)
     return -(parts * weights).sum((2, 3, 4)).mean()

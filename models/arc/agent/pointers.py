@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from searchlight.models.arc.puzzles import FIRST_COLOUR, SYMBOLS
+from searchlight.models.arc.puzzles import FIRST_COLOR, SYMBOLS
 
 HEADS = 12
 DIRECTIONS = 4
@@ -56,9 +56,9 @@ class Pointers(nn.Module):
         length = sizes[:, :, None]
         place = torch.arange(side, device=lines.device).expand(*length.shape[:2], side)
         ends = (place, length - 1 - place)
-        coloured = lines > FIRST_COLOUR
-        before = coloured.cumsum(-1) - coloured.long()
-        ranks = (before, coloured.sum(-1, keepdim=True) - before - coloured.long())
+        colored = lines > FIRST_COLOR
+        before = colored.cumsum(-1) - colored.long()
+        ranks = (before, colored.sum(-1, keepdim=True) - before - colored.long())
         equal = _view_by_source(lines) == lines[:, :, None]
         # Features of none stand behind those of the places in the input, so that one product scores them all.
         content = torch.empty(number, 2, 2, CELLS + ABSENT, side + 1, side, side, device=lines.device)
@@ -67,9 +67,9 @@ class Pointers(nn.Module):
         for direction, turn in enumerate((1, -1)):
             for index, feature in enumerate(_list_place_features(place, ends[::turn], length, turn)):
                 offsets[:, :, direction, index, :-1] = feature
-            for index, feature in enumerate(_list_cell_features(coloured, ends[::turn], ranks[::turn], equal)):
+            for index, feature in enumerate(_list_cell_features(colored, ends[::turn], ranks[::turn], equal)):
                 content[:, :, direction, index, :-1] = feature
-            for index, feature in enumerate(_list_absent_features(coloured, ranks[::turn]), CELLS):
+            for index, feature in enumerate(_list_absent_features(colored, ranks[::turn]), CELLS):
                 content[:, :, direction, index, -1] = feature
         outside = F.pad(place >= length, (0, 1))[:, :, None, None, :, None]
         near = _score(self.places, offsets).masked_fill(outside, -1e4)
@@ -82,7 +82,7 @@ def copy(attention: Tensor, lines: Tensor) -> Tensor:
     """Return the probabilities of the symbols that heads copy, float32 of shape (N, 4 * P, S, S, 12)."""
     named = F.one_hot(lines, SYMBOLS).float()
     copied = torch.einsum("nadpslt,nalsc->nadpltc", attention[..., :-1, :, :], named)
-    copied[..., FIRST_COLOUR] += attention[..., -1, :, :]
+    copied[..., FIRST_COLOR] += attention[..., -1, :, :]
     columns, rows = copied.unbind(1)
     return torch.cat([columns.transpose(3, 4).flatten(1, 2), rows.flatten(1, 2)], dim=1)
 
@@ -102,7 +102,7 @@ def mix(attention: Tensor, lines: Tensor, shares: Tensor) -> Tensor:
     joint = shares.view(number, 2, 1, -1) @ attention.flatten(2, 3).flatten(3)
     joint = joint.view(number, 2, side + 1, side, side)
     copied = torch.einsum("naslt,nalsc->naltc", joint[:, :, :-1], F.one_hot(lines, SYMBOLS).float())
-    none = F.one_hot(torch.tensor(FIRST_COLOUR, device=lines.device), SYMBOLS)
+    none = F.one_hot(torch.tensor(FIRST_COLOR, device=lines.device), SYMBOLS)
     columns, rows = (copied + joint[:, :, -1, ..., None] * none).unbind(1)
     return (columns.transpose(1, 2) + rows).flatten(1, 2)
 
@@ -119,7 +119,7 @@ def compute_hits(attention: Tensor, lines: Tensor, answers: Tensor) -> Tensor:
         Float32 of shape (N, 4 * P, S, S).
     """
     asked = torch.stack([answers.mT, answers], dim=1).long()[:, :, None]
-    right = torch.cat([asked == _view_by_source(lines), asked == FIRST_COLOUR], dim=2)
+    right = torch.cat([asked == _view_by_source(lines), asked == FIRST_COLOR], dim=2)
     found = (attention * right[:, :, None, None]).sum(4)
     columns, rows = found.unbind(1)
     return torch.cat([columns.mT.flatten(1, 2), rows.flatten(1, 2)], dim=1)
@@ -155,13 +155,13 @@ def _list_place_features(place: Tensor, ends: tuple[Tensor, ...], length: Tensor
 
 
 def _list_cell_features(
-    coloured: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor
+    colored: Tensor, ends: tuple[Tensor, ...], ranks: tuple[Tensor, ...], equal: Tensor
 ) -> list[Tensor]:
     """Return features of an input cell and a place that depend on the symbols of the line, each (N, 2, S, S, S)."""
-    there, here = _view_by_source(coloured), coloured[:, :, None]
+    there, here = _view_by_source(colored), colored[:, :, None]
     start, end = (part[:, :, None, None, :] for part in ends)
     before, after = (_view_by_source(rank) for rank in ranks)
-    seen = (ranks[0] + coloured.long())[:, :, None]
+    seen = (ranks[0] + colored.long())[:, :, None]
     return [
         there,
         equal,
@@ -174,6 +174,6 @@ def _list_cell_features(
     ]
 
 
-def _list_absent_features(coloured: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
+def _list_absent_features(colored: Tensor, ranks: tuple[Tensor, ...]) -> list[Tensor]:
     """Return features that predict background at a place, each (N, 2, S, S)."""
-    return [torch.ones_like(coloured), coloured, ranks[0] > 0, ranks[1] > 0]
+    return [torch.ones_like(colored), colored, ranks[0] > 0, ranks[1] > 0]

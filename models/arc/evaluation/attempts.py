@@ -9,7 +9,7 @@ from torch import Tensor
 
 from searchlight.models.arc.puzzles import (
     BORDER,
-    FIRST_COLOUR,
+    FIRST_COLOR,
     PAD,
     Grid,
     find_likeliest_sizes,
@@ -48,12 +48,12 @@ def read_views(logits: Tensor, symmetry: Tensor, tables: Tensor, weights: Tensor
     index = tables.cpu().long()[:, None, None, :].expand_as(log_probs)
     log_probs = log_probs.gather(-1, index)
     sizes = find_likeliest_sizes(
-        log_probs[..., FIRST_COLOUR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD]
+        log_probs[..., FIRST_COLOR:].logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD]
     )
-    colours = log_probs[..., FIRST_COLOUR:].log_softmax(-1).numpy()
-    counts = [1.0] * len(colours) if weights is None else weights.tolist()
+    colors = log_probs[..., FIRST_COLOR:].log_softmax(-1).numpy()
+    counts = [1.0] * len(colors) if weights is None else weights.tolist()
     views = []
-    for one, (height, width), turn, weight in zip(colours, sizes.tolist(), symmetry.tolist(), counts, strict=True):
+    for one, (height, width), turn, weight in zip(colors, sizes.tolist(), symmetry.tolist(), counts, strict=True):
         cropped: NDArray[np.float32] = one[:height, :width]
         back = np.ascontiguousarray(transform(cropped, invert_symmetry(turn)))
         views.append(View(back.argmax(-1).astype(np.uint8), back, weight))

@@ -91,22 +91,22 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
 def _draw_grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
     """Draw each cell with the line around it, which it shares with its neighbours."""
     left, top = corner
-    for (row, column), colour in np.ndenumerate(grid):
+    for (row, column), color in np.ndenumerate(grid):
         x, y = left + column * cell, top + row * cell
-        pen.rectangle((x, y, x + cell, y + cell), PALETTE[colour], LINE)
+        pen.rectangle((x, y, x + cell, y + cell), PALETTE[color], LINE)
 
 
 def _mark(pen: ImageDraw.ImageDraw, grid: Grid, right: bool, cell: int, corner: Point) -> None:
     """Draw a frame around an attempt, and a tick or a cross next to it for readers who cannot tell green from red."""
     (left, top), (height, width) = corner, grid.shape
-    colour, end = RIGHT if right else WRONG, left + width * cell
-    pen.rectangle((left - 6, top - 6, end + 6, top + height * cell + 6), outline=colour, width=3)
+    color, end = RIGHT if right else WRONG, left + width * cell
+    pen.rectangle((left - 6, top - 6, end + 6, top + height * cell + 6), outline=color, width=3)
     x, y = end + 12, top - 6
     if right:
-        pen.line(((x, y + MARK // 2), (x + MARK // 3, y + MARK - 2), (x + MARK, y + 2)), colour, 3, joint="curve")
+        pen.line(((x, y + MARK // 2), (x + MARK // 3, y + MARK - 2), (x + MARK, y + 2)), color, 3, joint="curve")
     else:
-        pen.line((x + 2, y + 2, x + MARK - 2, y + MARK - 2), colour, 3)
-        pen.line((x + 2, y + MARK - 2, x + MARK - 2, y + 2), colour, 3)
+        pen.line((x + 2, y + 2, x + MARK - 2, y + MARK - 2), color, 3)
+        pen.line((x + 2, y + MARK - 2, x + MARK - 2, y + 2), color, 3)
 
 
 def _compute_cell_side(case: Case) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from searchlight.models.arc.puzzles import (
     BORDER,
-    FIRST_COLOUR,
+    FIRST_COLOR,
     PAD,
     compute_cell_accuracies,
     find_likeliest_sizes,
@@ -52,11 +52,11 @@ def compute_rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
         query: The symbols of the queries, shape (N, S, S).
     """
     log_probs = logits.float().log_softmax(-1)
-    colours = log_probs[..., FIRST_COLOUR:]
-    sizes = find_likeliest_sizes(colours.logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
+    colors = log_probs[..., FIRST_COLOR:]
+    sizes = find_likeliest_sizes(colors.logsumexp(-1), log_probs[..., BORDER], log_probs[..., PAD])
     places = torch.arange(logits.shape[1], device=logits.device)
     inside = (places < sizes[:, :1])[:, :, None] & (places < sizes[:, 1:])[:, None, :]
-    answer = torch.where(inside, colours.argmax(-1) + FIRST_COLOUR, PAD)
+    answer = torch.where(inside, colors.argmax(-1) + FIRST_COLOR, PAD)
 
     accuracy, identity = compute_cell_accuracies(answer, target), compute_cell_accuracies(query, target)
     room = torch.where(identity < 1, 1 - identity, 1.0)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles import COLOURS, FIRST_COLOUR, LARGEST_SIDE, SYMBOLS, guess_sizes, measure_extents
+from searchlight.models.arc.puzzles import COLORS, FIRST_COLOR, LARGEST_SIDE, SYMBOLS, guess_sizes, measure_extents
 
 FEATURES: tuple[str, ...] = (
     "size_change_ratio",
@@ -51,8 +51,8 @@ def compute_puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Te
     means = pairs.masked_fill(~used, 0.0).sum(1) / used.sum(1).clamp(min=1)
     expected = guess_sizes(torch.cat([query[:, None], demo_inputs], dim=1), demo_outputs, demo_mask)[:, 0]
     sizes = torch.cat([measure_extents(query), expected], dim=1).float() / LARGEST_SIDE
-    query_colours = _find_colors(query).sum(1, keepdim=True) / COLOURS
-    return torch.cat([means[:, :-1], query_colours, means[:, -1:], sizes], dim=1)
+    query_colors = _find_colors(query).sum(1, keepdim=True) / COLORS
+    return torch.cat([means[:, :-1], query_colors, means[:, -1:], sizes], dim=1)
 
 
 def _compute_pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _compute_pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
     before, after = measure_extents(inputs), measure_extents(outputs)
     areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
     same_size = (before == after).all(1)
-    in_either = (inputs >= FIRST_COLOUR) | (outputs >= FIRST_COLOUR)
+    in_either = (inputs >= FIRST_COLOR) | (outputs >= FIRST_COLOR)
     changed = _compute_share((inputs != outputs) & in_either, in_either)
     had, has = _find_colors(inputs), _find_colors(outputs)
     features = [
@@ -71,9 +71,9 @@ def _compute_pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
         _compute_correlation(inputs, outputs),
         _compute_symmetry(outputs, after) - _compute_symmetry(inputs, before),
         _compute_density(outputs) - _compute_density(inputs),
-        ((has - had) > 0).sum(1) / COLOURS,
-        ((had - has) > 0).sum(1) / COLOURS,
-        has.sum(1) / COLOURS,
+        ((has - had) > 0).sum(1) / COLORS,
+        ((had - has) > 0).sum(1) / COLORS,
+        has.sum(1) / COLORS,
     ]
     return torch.stack(features, dim=1)
 
@@ -86,7 +86,7 @@ def _compute_share(part: Tensor, whole: Tensor) -> Tensor:
 def _find_colors(canvases: Tensor) -> Tensor:
     """Return whether each colour is on each canvas, float32 0 or 1 of shape (N, 10), for symbols (N, S, S)."""
     shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
-    return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOUR:]
+    return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOR:]
 
 
 def _compute_correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ def _compute_correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
 
     Colours are names, so that a correlation of their numbers has no meaning.
     """
-    both = ((inputs >= FIRST_COLOUR) & (outputs >= FIRST_COLOUR)).flatten(1).float()
+    both = ((inputs >= FIRST_COLOR) & (outputs >= FIRST_COLOR)).flatten(1).float()
     count = both.sum(1).clamp(min=1)
 
     def center(canvases: Tensor) -> Tensor:
-        filled = (canvases > FIRST_COLOUR).flatten(1) * both
+        filled = (canvases > FIRST_COLOR).flatten(1) * both
         return (filled - (filled.sum(1) / count)[:, None]) * both
 
     x, y = center(inputs), center(outputs)
@@ -109,7 +109,7 @@ def _compute_correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
 def _compute_symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
     """Return the share of cells that equal their reflection, shape (N,), as a mean over both axes."""
     places = torch.arange(canvases.shape[-1], device=canvases.device)
-    inside = canvases >= FIRST_COLOUR
+    inside = canvases >= FIRST_COLOR
     shares = []
     for axis in (1, 2):
         opposite = (sizes[:, axis - 1, None] - 1 - places).clamp(min=0)
@@ -121,4 +121,4 @@ def _compute_symmetry(canvases: Tensor, sizes: Tensor) -> Tensor:
 
 def _compute_density(canvases: Tensor) -> Tensor:
     """Return the share of a grid's cells that are not background, shape (N,), for symbols (N, S, S)."""
-    return _compute_share(canvases > FIRST_COLOUR, canvases >= FIRST_COLOUR)
+    return _compute_share(canvases > FIRST_COLOR, canvases >= FIRST_COLOR)

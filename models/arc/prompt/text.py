@@ -105,7 +105,7 @@ def _is_copy(a: Grid, b: Grid) -> bool:
 
 def _is_renamed(a: Grid, b: Grid) -> bool:
     """Return whether the output of a cell depends on its colour only."""
-    return a.shape == b.shape and all(len(np.unique(b[a == colour])) == 1 for colour in np.unique(a))
+    return a.shape == b.shape and all(len(np.unique(b[a == color])) == 1 for color in np.unique(a))
 
 
 def _is_filled(a: Grid, b: Grid) -> bool:
@@ -116,7 +116,7 @@ def _is_cleared(a: Grid, b: Grid) -> bool:
     return a.shape == b.shape and bool((b[a != b] == 0).all())
 
 
-def _is_recoloured(a: Grid, b: Grid) -> bool:
+def _is_recolored(a: Grid, b: Grid) -> bool:
     return a.shape == b.shape and _is_equal(a != 0, b != 0)
 
 
@@ -167,7 +167,7 @@ KINDS: tuple[tuple[str, Callable[[Grid, Grid], bool]], ...] = (
     ("Colours are renamed.", _is_renamed),
     ("Background cells are filled.", _is_filled),
     ("Cells are removed.", _is_cleared),
-    ("Objects change colour.", _is_recoloured),
+    ("Objects change colour.", _is_recolored),
     ("Cells are moved.", _is_moved),
     ("Few cells are edited.", _is_edited),
     ("Many cells are edited.", lambda a, b: a.shape == b.shape),

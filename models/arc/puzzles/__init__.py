@@ -2,7 +2,7 @@
 
 from searchlight.models.arc.puzzles.canvas import (
     BORDER,
-    FIRST_COLOUR,
+    FIRST_COLOR,
     PAD,
     SYMBOLS,
     compute_cell_accuracies,
@@ -19,7 +19,7 @@ from searchlight.models.arc.puzzles.episodes import Batch, Episode, TestEpisodes
 from searchlight.models.arc.puzzles.generators.families import EASY
 from searchlight.models.arc.puzzles.guesses import GUESSES, guess_outputs, guess_sizes, measure_agreement
 from searchlight.models.arc.puzzles.puzzle import (
-    COLOURS,
+    COLORS,
     LARGEST_SIDE,
     Grid,
     Pair,
@@ -34,11 +34,11 @@ from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, invert_symmetr
 __all__ = [
     "BORDER",
     "Batch",
-    "COLOURS",
+    "COLORS",
     "Curriculum",
     "EASY",
     "Episode",
-    "FIRST_COLOUR",
+    "FIRST_COLOR",
     "GUESSES",
     "Grid",
     "LARGEST_SIDE",

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.puzzle import COLOURS, Grid
+from searchlight.models.arc.puzzles.puzzle import COLORS, Grid
 
 PAD = 0
 BORDER = 1
-FIRST_COLOUR = 2
-SYMBOLS = FIRST_COLOUR + COLOURS
+FIRST_COLOR = 2
+SYMBOLS = FIRST_COLOR + COLORS
 
 
 def draw_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
@@ -40,7 +40,7 @@ def draw_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
         )
     canvas = np.full((side, side), PAD, dtype=np.uint8)
     canvas[: height + 1, : width + 1] = BORDER
-    canvas[:height, :width] = grid + FIRST_COLOUR
+    canvas[:height, :width] = grid + FIRST_COLOR
     return canvas
 
 
@@ -65,10 +65,10 @@ def read_grid(canvas: NDArray[np.uint8]) -> Grid:
         Colours 0..9, shape (height, width) with 1 <= height, width <= side.
     """
     symbols = torch.from_numpy(canvas.astype(np.int64))[None]
-    agreement = torch.stack([symbols >= FIRST_COLOUR, symbols == BORDER, symbols == PAD]).float()
+    agreement = torch.stack([symbols >= FIRST_COLOR, symbols == BORDER, symbols == PAD]).float()
     height, width = find_likeliest_sizes(*agreement)[0].tolist()
     inside = canvas[:height, :width]
-    return np.where(inside >= FIRST_COLOUR, inside - FIRST_COLOUR, 0).astype(np.uint8)
+    return np.where(inside >= FIRST_COLOR, inside - FIRST_COLOR, 0).astype(np.uint8)
 
 
 def find_likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ def find_likeliest_sizes(inside: Tensor, border: Tensor, pad: Tensor) -> Tensor:
 
 def measure_extents(canvases: Tensor) -> Tensor:
     """Return height and width of the grid on each canvas, int64 of shape (..., 2), for symbols (..., S, S)."""
-    colour = canvases >= FIRST_COLOUR
-    return torch.stack([colour.any(-1).sum(-1), colour.any(-2).sum(-1)], dim=-1)
+    color = canvases >= FIRST_COLOR
+    return torch.stack([color.any(-1).sum(-1), color.any(-2).sum(-1)], dim=-1)
 
 
 def compute_cell_accuracy(prediction: Grid, truth: Grid) -> float:
@@ -109,7 +109,7 @@ def compute_cell_accuracy(prediction: Grid, truth: Grid) -> float:
 
 def compute_cell_accuracies(answers: Tensor, targets: Tensor) -> Tensor:
     """Return the cell accuracy of answers and targets, symbols of shape (N, S, S), as float32 of shape (N,)."""
-    matching = ((answers == targets) & (targets >= FIRST_COLOUR)).flatten(1).sum(1)
+    matching = ((answers == targets) & (targets >= FIRST_COLOR)).flatten(1).sum(1)
     area = torch.maximum(measure_extents(answers).prod(1), measure_extents(targets).prod(1))
     return matching.float() / area.clamp(min=1)
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from searchlight.models.arc.puzzles.puzzle import COLOURS, Pair, Puzzle
+from searchlight.models.arc.puzzles.puzzle import COLORS, Pair, Puzzle
 from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, transform
 
 # ARC-AGI-1 as published holds two puzzles in both of its splits, one of them turned and recoloured. Every score that
@@ -108,7 +108,7 @@ def _get_task_id(id: str) -> str:
 
 def _summarize_pair(pair: Pair) -> Hashable:
     """Return a key of a pair that symmetries and permutations of colours do not change."""
-    counts = (np.bincount(grid.ravel(), minlength=COLOURS) for grid in pair)
+    counts = (np.bincount(grid.ravel(), minlength=COLORS) for grid in pair)
     return tuple(
         (tuple(sorted(grid.shape)), count[0], *sorted(count)) for grid, count in zip(pair, counts, strict=True)
     )
@@ -128,8 +128,8 @@ def _number_colors(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], 
     """Return shapes and cells, with colours numbered in the order of appearance and background 0."""
     listed = list(grids)
     cells = np.concatenate([grid.ravel() for grid in listed])
-    colours, places = np.unique(cells, return_index=True)
-    names = np.zeros(COLOURS, dtype=np.uint8)
-    appearing = [colour for colour in colours[places.argsort()] if colour]
+    colors, places = np.unique(cells, return_index=True)
+    names = np.zeros(COLORS, dtype=np.uint8)
+    appearing = [color for color in colors[places.argsort()] if color]
     names[appearing] = np.arange(1, len(appearing) + 1)
     return tuple(grid.shape for grid in listed), names[cells].tobytes()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from searchlight.models.arc.puzzles.generators.generator import EASY, FAMILIES, SMALLEST_SIDE, generate_split
-from searchlight.models.arc.puzzles.puzzle import COLOURS, LARGEST_SIDE, Grid, Pair, Puzzle, find_longest_side, shorten
+from searchlight.models.arc.puzzles.puzzle import COLORS, LARGEST_SIDE, Grid, Pair, Puzzle, find_longest_side, shorten
 
 Split = Literal["training", "evaluation"]
 
@@ -190,7 +190,7 @@ def _parse_grid(pair: Any, name: str, where: str) -> Grid:
         and 1 <= len(rows) <= LARGEST_SIDE
         and all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows)
         and 1 <= len(rows[0]) <= LARGEST_SIDE
-        and all(type(cell) is int and 0 <= cell < COLOURS for row in rows for cell in row)
+        and all(type(cell) is int and 0 <= cell < COLORS for row in rows for cell in row)
     )
     if not valid:
         raise ValueError(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.puzzle import COLOURS, LARGEST_SIDE, Puzzle, count_objects
+from searchlight.models.arc.puzzles.puzzle import COLORS, LARGEST_SIDE, Puzzle, count_objects
 
 MANY_OBJECTS = 100
 
@@ -61,7 +61,7 @@ def _estimate_difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
     found = []
     for puzzle in puzzles:
         pairs = puzzle.demonstrations
-        colours = np.bincount(np.concatenate([grid.ravel() for pair in pairs for grid in pair]), minlength=COLOURS)
+        colors = np.bincount(np.concatenate([grid.ravel() for pair in pairs for grid in pair]), minlength=COLORS)
         reshaped = [source.shape != target.shape for source, target in pairs]
         changed = [
             1.0 if other else float((source != target).mean())
@@ -69,6 +69,6 @@ def _estimate_difficulties(puzzles: Sequence[Puzzle]) -> list[float]:
         ]
         area = [math.log(max(source.size, target.size)) / math.log(LARGEST_SIDE**2) for source, target in pairs]
         count = [min(1.0, math.log1p(count_objects(source)) / math.log1p(MANY_OBJECTS)) for source, _ in pairs]
-        shown = float(np.count_nonzero(colours)) / COLOURS
+        shown = float(np.count_nonzero(colors)) / COLORS
         found.append((sum(area) + sum(changed) + sum(count) + sum(reshaped)) / (5 * len(pairs)) + shown / 5)
     return found

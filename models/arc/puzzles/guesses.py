@@ -9,7 +9,7 @@ Shapes: B episodes, D demonstrations, M = 1 + D inputs (the query first), S the 
 import torch
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.canvas import BORDER, FIRST_COLOUR, measure_extents
+from searchlight.models.arc.puzzles.canvas import BORDER, FIRST_COLOR, measure_extents
 
 GUESSES = 13
 
@@ -99,7 +99,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
     moved = symbols.flatten(2).gather(2, cells.flatten(2)).view(cells.shape)
     inside = (row < out_height) & (column < out_width)
     edge = (row <= out_height) & (column <= out_width) & ~inside
-    frame = torch.where(inside, FIRST_COLOUR, edge.long() * BORDER)[:, :, None]
+    frame = torch.where(inside, FIRST_COLOR, edge.long() * BORDER)[:, :, None]
     return torch.where(reached & inside[:, :, None], moved, frame)
 
 
@@ -116,7 +116,7 @@ def measure_agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) 
         float32 in 0..1 of shape (B, K). It is 0 without demonstrations.
     """
     answers = demo_outputs.long()[:, :, None]
-    relevant = (guesses >= FIRST_COLOUR) | (answers >= FIRST_COLOUR)
+    relevant = (guesses >= FIRST_COLOR) | (answers >= FIRST_COLOR)
     hits = ((guesses == answers) & relevant).flatten(3).sum(-1)
     shares = hits.float() / relevant.flatten(3).sum(-1).clamp(min=1)
     used = demo_mask.float()[:, :, None]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Grid = NDArray[np.uint8]
 Pair = tuple[Grid, Grid]
 
-COLOURS = 10
+COLORS = 10
 LARGEST_SIDE = 30
 
 
@@ -84,7 +84,7 @@ def unpack_grids(arrays: NDArray[Any]) -> list[Grid]:
         inside = array != -1
         height, width = int(inside.any(-1).sum()), int(inside.any(-2).sum())
         grid = array[:height, :width]
-        if not grid.size or inside.sum() != grid.size or not ((grid >= 0) & (grid < COLOURS)).all():
+        if not grid.size or inside.sum() != grid.size or not ((grid >= 0) & (grid < COLORS)).all():
             raise ValueError(
                 f"grid {index} must be a rectangle of colours 0..9 in the upper left corner, and -1 elsewhere, but "
                 f"got {shorten(array.tolist())}."
@@ -103,17 +103,17 @@ def count_objects(grid: Grid) -> int:
 def _count_objects(cells: bytes, width: int) -> int:
     # A column of background on the right keeps the ends of neighbouring rows apart.
     rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
-    colours = bytearray(b"".join(rows))
+    colors = bytearray(b"".join(rows))
     found = 0
-    for start, colour in enumerate(colours):
-        if not colour:
+    for start, color in enumerate(colors):
+        if not color:
             continue
         found += 1
         waiting = [start]
         while waiting:
             cell = waiting.pop()
-            if 0 <= cell < len(colours) and colours[cell] == colour:
-                colours[cell] = 0
+            if 0 <= cell < len(colors) and colors[cell] == color:
+                colors[cell] = 0
                 waiting += (cell - 1, cell + 1, cell - width - 1, cell + width + 1)
     return found
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from searchlight.models.arc.puzzles.canvas import FIRST_COLOUR, SYMBOLS
-from searchlight.models.arc.puzzles.puzzle import COLOURS
+from searchlight.models.arc.puzzles.canvas import FIRST_COLOR, SYMBOLS
+from searchlight.models.arc.puzzles.puzzle import COLORS
 
 SYMMETRIES = 8
 
@@ -43,8 +43,8 @@ def draw_renamings(count: int, generator: torch.Generator) -> Tensor:
         uint8 of shape (count, 12): entry [i, s] is the new symbol of s.
     """
     tables = torch.arange(SYMBOLS, dtype=torch.uint8).repeat(count, 1)
-    order = torch.rand(count, COLOURS - 1, generator=generator).argsort(dim=1)
-    tables[:, FIRST_COLOUR + 1 :] = (order + FIRST_COLOUR + 1).to(torch.uint8)
+    order = torch.rand(count, COLORS - 1, generator=generator).argsort(dim=1)
+    tables[:, FIRST_COLOR + 1 :] = (order + FIRST_COLOR + 1).to(torch.uint8)
     return tables
 
 

@@ -51,9 +51,9 @@ def draw_matrix(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.
         for task, score in enumerate(row):
             x, y = left + column * task, top + CELL_HEIGHT * number
             share = min(1.0, max(0.0, score))
-            colour = tuple(round(a + share * (b - a)) for a, b in zip(LOW, HIGH, strict=True))
-            frame = FRAME if number == task + 1 else colour
-            pen.rectangle((x, y, x + column - 2, y + CELL_HEIGHT - 2), colour, frame, width=2)
+            color = tuple(round(a + share * (b - a)) for a, b in zip(LOW, HIGH, strict=True))
+            frame = FRAME if number == task + 1 else color
+            pen.rectangle((x, y, x + column - 2, y + CELL_HEIGHT - 2), color, frame, width=2)
             middle = (x + column // 2, y + CELL_HEIGHT // 2)
             pen.text(middle, f"{score:.2f}", PALE if share > DARK else INK, font, anchor="mm")
     return np.array(image)

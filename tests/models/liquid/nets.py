@@ -22,14 +22,14 @@ def network(features: int = 3, outputs: int = 4, answers: Any = "step", **option
     return LiquidNetwork(features, outputs, answers, **{**sizes, **parts, **options})
 
 
-def labelled(classes: int = 4, each: int = 6, tested: int = 3) -> Source:
+def labeled(classes: int = 4, each: int = 6, tested: int = 3) -> Source:
     """Sequences of 5 steps that are near to the centre of their class; of each class `each` to train on."""
     generator = torch.Generator().manual_seed(1)
-    centres = torch.randn(classes, 5, 3, generator=generator)
+    centers = torch.randn(classes, 5, 3, generator=generator)
 
     def samples(count: int) -> Samples:
         labels = torch.arange(classes).repeat(count)
-        return Samples(centres[labels] + 0.1 * torch.randn(len(labels), 5, 3, generator=generator), labels)
+        return Samples(centers[labels] + 0.1 * torch.randn(len(labels), 5, 3, generator=generator), labels)
 
     return Source("labels", "clouds", classes, 3, classes, (Domain("clouds", samples(each), samples(tested)),))
 
@@ -51,6 +51,6 @@ def continued(kind: Kind, domains: int = 4, trained: int = 6) -> Source:
 
 def of(kind: Kind, tasks: int = 2, scenario: Scenario = "class") -> tuple[Stream, LiquidNetwork]:
     """A stream of that kind, and a network that can learn it."""
-    made = build_stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)
+    made = build_stream(labeled() if kind == "labels" else continued(kind), tasks, scenario)
     answers = "sequence" if kind == "labels" else "step"
     return made, network(made.features, made.outputs, answers)

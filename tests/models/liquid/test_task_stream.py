@@ -16,7 +16,7 @@ from searchlight.models.liquid.continual import (
 )
 from searchlight.models.liquid.data import Kind
 from searchlight.models.liquid.task_stream import Stream, build_stream
-from tests.models.liquid.nets import continued, labelled
+from tests.models.liquid.nets import continued, labeled
 
 bounded = settings(max_examples=40)
 PAIRS = group_classes(10, 5)
@@ -93,7 +93,7 @@ def rows(made: Stream, task: int) -> torch.Tensor:
 def test_classes_are_dealt_out_to_tasks(
     scenario: Scenario, outputs: int, targets: list[set[int]], allowed: list[list[int]]
 ) -> None:
-    made = build_stream(labelled(each=6, tested=3), 2, scenario)
+    made = build_stream(labeled(each=6, tested=3), 2, scenario)
     assert (made.tasks, made.outputs, made.length, made.features) == (2, outputs, 5, 3)
     assert made.names == ("0, 1", "2, 3")
     assert made.bounds == (0, 12, 24)
@@ -105,7 +105,7 @@ def test_classes_are_dealt_out_to_tasks(
 
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_a_single_task_has_all_classes(scenario: Scenario) -> None:
-    made = build_stream(labelled(), 1, scenario)
+    made = build_stream(labeled(), 1, scenario)
     assert (made.names, made.outputs, made.samples.size) == (("0-3",), 4, 24)
     assert made.allowed.all()
 
@@ -137,4 +137,4 @@ def test_domains_are_dealt_out_to_tasks_and_tested_alone(kind: Kind) -> None:
 )
 def test_what_cannot_be_cut_is_refused(kind: Kind, tasks: int, scenario: Scenario, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        build_stream(labelled() if kind == "labels" else continued(kind), tasks, scenario)
+        build_stream(labeled() if kind == "labels" else continued(kind), tasks, scenario)

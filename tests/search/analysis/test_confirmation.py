@@ -178,7 +178,7 @@ def test_same_seeds_make_the_interval_of_a_difference_short():
     assert width(paired) < 0.5 * width(unpaired)
 
 
-def test_means_are_shrunk_towards_that_of_the_finalists():
+def test_means_are_shrunk_toward_that_of_the_finalists():
     values = run_all({trial: 0.0 for trial in range(6)} | {None: 0.0}, seeds=2)
     found = estimate_confirmation(values, VAL_SCORE)
     raw = [np.mean([*values[trial].values()]) for trial in range(6)]

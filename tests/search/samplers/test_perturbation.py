@@ -48,7 +48,7 @@ def drawn(count, space=SPACE, **values):
         pytest.param("depth", 9, {7}, id="upper bound of a whole number"),
     ],
 )
-def test_value_moves_to_its_neighbours(monkeypatch, name, value, expected):
+def test_value_moves_to_its_neighbors(monkeypatch, name, value, expected):
     monkeypatch.setattr(perturbation, "RESAMPLED", 0.0)
     near = {values[name] for values in drawn(30, **{name: value})}
     assert {value if isinstance(value, str) else round(value, 9) for value in near} == expected

@@ -49,7 +49,7 @@ class Draft:
 
     def draw_palette(self, count: int) -> list[int]:
         """Draw different colours, none of them the background."""
-        return [int(colour) for colour in self.random.permutation(np.arange(1, 10))[:count]]
+        return [int(color) for color in self.random.permutation(np.arange(1, 10))[:count]]
 
     def make_empty(self, smallest: int | None = None, largest: int | None = None) -> Grid:
         """Make a grid of background with sides in the given range, by default the largest of this level."""
@@ -60,8 +60,8 @@ class Draft:
     def scatter(self, grid: Grid, palette: list[int], share: float) -> Grid:
         """Colour a share of a grid's cells at random."""
         marked = self.random.random(grid.shape) < share
-        colours = np.array(palette, dtype=np.uint8)[self.random.integers(len(palette), size=grid.shape)]
-        return np.where(marked, colours, grid)
+        colors = np.array(palette, dtype=np.uint8)[self.random.integers(len(palette), size=grid.shape)]
+        return np.where(marked, colors, grid)
 
     def place_boxes(self, grid: Grid, count: int, smallest: int, largest: int) -> list[Grid]:
         """Choose rectangles of a grid that do not touch each other: views of at most `count`, at least one."""
@@ -95,10 +95,10 @@ class Draft:
 
 
 def _build_recolor(draft: Draft) -> tuple[Sketch, Rule]:
-    colours = draft.draw_palette(9)
-    palette, changed = colours[: draft.interpolate(2, 5)], draft.interpolate(1, 3)
+    colors = draft.draw_palette(9)
+    palette, changed = colors[: draft.interpolate(2, 5)], draft.interpolate(1, 3)
     names = np.arange(10, dtype=np.uint8)
-    names[palette[:changed]] = colours[-changed:]
+    names[palette[:changed]] = colors[-changed:]
     return lambda: draft.scatter(draft.make_empty(), palette, 0.5), lambda grid: names[grid]
 
 
@@ -142,8 +142,8 @@ def _build_crop(draft: Draft) -> tuple[Sketch, Rule]:
     def draw_input() -> Grid:
         grid = draft.make_empty()
         for number, box in enumerate(draft.place_boxes(grid, 1 + several, 2, max(2, draft.side // 2))):
-            colours = ([wanted] if number == 0 else others) if several else [wanted, *others]
-            box[:] = draft.scatter(box, colours, 0.8)
+            colors = ([wanted] if number == 0 else others) if several else [wanted, *others]
+            box[:] = draft.scatter(box, colors, 0.8)
         return grid
 
     def apply_rule(grid: Grid) -> Grid:
@@ -169,7 +169,7 @@ def _build_gravity(draft: Draft) -> tuple[Sketch, Rule]:
 
 
 def _build_fill(draft: Draft) -> tuple[Sketch, Rule]:
-    colour, *palette = draft.draw_palette(draft.interpolate(3, 6))
+    color, *palette = draft.draw_palette(draft.interpolate(3, 6))
 
     def draw_input() -> Grid:
         grid = draft.make_empty()
@@ -181,11 +181,11 @@ def _build_fill(draft: Draft) -> tuple[Sketch, Rule]:
         draft.place_specks(grid, palette, draft.interpolate(1, 4))
         return grid
 
-    return draw_input, lambda grid: np.where(_find_enclosed(grid == 0), np.uint8(colour), grid)
+    return draw_input, lambda grid: np.where(_find_enclosed(grid == 0), np.uint8(color), grid)
 
 
 def _build_outline(draft: Draft) -> tuple[Sketch, Rule]:
-    colour, *palette = draft.draw_palette(draft.interpolate(3, 6))
+    color, *palette = draft.draw_palette(draft.interpolate(3, 6))
 
     def draw_input() -> Grid:
         grid = draft.make_empty()
@@ -193,7 +193,7 @@ def _build_outline(draft: Draft) -> tuple[Sketch, Rule]:
             box[:] = draft.random.choice(palette)
         return grid
 
-    return draw_input, lambda grid: np.where((grid == 0) & _find_near(grid != 0), np.uint8(colour), grid)
+    return draw_input, lambda grid: np.where((grid == 0) & _find_near(grid != 0), np.uint8(color), grid)
 
 
 def _build_most_common(draft: Draft) -> tuple[Sketch, Rule]:

@@ -91,4 +91,4 @@ def _draw(family: str, number: int, level: float, max_side: int, attempt: int = 
 
 
 def _collect_colors(pairs: Iterable[Pair]) -> set[int]:
-    return {int(colour) for pair in pairs for grid in pair for colour in np.unique(grid)}
+    return {int(color) for pair in pairs for grid in pair for color in np.unique(grid)}

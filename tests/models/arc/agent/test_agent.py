@@ -63,7 +63,7 @@ def test_demonstration_order_and_other_episodes_do_not_count(batch: Batch) -> No
     torch.testing.assert_close(answer(agent, alone)[:, 0], expected[:, 2], rtol=0, atol=1e-5)
 
 
-def test_renamed_colours_rename_the_answer_of_unnamed_symbols(batch: Batch) -> None:
+def test_renamed_colors_rename_the_answer_of_unnamed_symbols(batch: Batch) -> None:
     agent = small()
     with torch.no_grad():
         agent.names[3:] = agent.names[3]

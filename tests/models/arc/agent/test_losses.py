@@ -21,7 +21,7 @@ from searchlight.models.arc.agent.free_energy import (
     compute_risk,
 )
 from searchlight.models.arc.agent.losses import compute_js_divergence, compute_kl_divergence
-from searchlight.models.arc.puzzles import BORDER, FIRST_COLOUR, PAD, SYMBOLS, draw_canvases
+from searchlight.models.arc.puzzles import BORDER, FIRST_COLOR, PAD, SYMBOLS, draw_canvases
 
 
 def test_the_loss_by_hand() -> None:
@@ -116,9 +116,9 @@ def test_the_layout_loss_by_hand() -> None:
     assert no_edge.item() == pytest.approx(math.log(12 / 10), rel=1e-6)
 
 
-def test_the_layout_loss_does_not_ask_for_colours() -> None:
+def test_the_layout_loss_does_not_ask_for_colors() -> None:
     logits, target = episode()
-    other = torch.where(target >= FIRST_COLOUR, target + 5, target)
+    other = torch.where(target >= FIRST_COLOR, target + 5, target)
     torch.testing.assert_close(compute_layout_loss(logits, target), compute_layout_loss(logits, other), rtol=0, atol=0)
     leaf = saturated(target).requires_grad_()
     assert compute_layout_loss(leaf, other).item() == 0

@@ -15,7 +15,7 @@ from searchlight.models.arc.evaluation.answers import EVALUATION_BATCH, compute_
 from searchlight.models.arc.evaluation.attempts import View, choose_all_attempts, choose_attempts, read_views
 from searchlight.models.arc.policy import PromptPolicy
 from searchlight.models.arc.prompt import FEATURES, PromptEncoder
-from searchlight.models.arc.puzzles import FIRST_COLOUR, PAD, SYMBOLS, Puzzle
+from searchlight.models.arc.puzzles import FIRST_COLOR, PAD, SYMBOLS, Puzzle
 from searchlight.models.arc.puzzles.canvas import draw_canvas
 from searchlight.models.arc.solver import Solver
 from tests.models.arc.grids import Augmentation
@@ -37,7 +37,7 @@ def test_reading_a_view_undoes_its_augmentation(symmetry: int) -> None:
     canvas = torch.from_numpy(draw_canvas(augmentation.grid(grid), 5))[None]
     logits = 8 * torch.nn.functional.one_hot(canvas.long(), SYMBOLS).float()
     table = torch.arange(SYMBOLS, dtype=torch.uint8)
-    table[FIRST_COLOUR:] = torch.tensor(augmentation.colours, dtype=torch.uint8) + FIRST_COLOUR
+    table[FIRST_COLOR:] = torch.tensor(augmentation.colors, dtype=torch.uint8) + FIRST_COLOR
     (read,) = read_views(logits, torch.tensor([symmetry]), table[None])
     np.testing.assert_array_equal(read.grid, grid)
     assert read.log_probs.shape == (2, 3, 10)

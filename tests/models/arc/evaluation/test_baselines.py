@@ -24,7 +24,7 @@ def test_guesses_answer_moved_grids_and_differ(puzzles: list[Puzzle]) -> None:
         assert not np.array_equal(first, second)
 
 
-def test_table_answers_recoloured_grids(puzzles: list[Puzzle]) -> None:
+def test_table_answers_recolored_grids(puzzles: list[Puzzle]) -> None:
     batch = batch_of([puzzles[1]])
     for answer, target in zip(look_up(batch), batch.target.numpy(), strict=True):
         shown = target >= 2

@@ -7,25 +7,25 @@ from searchlight.models.arc.evaluation import Case, draw
 from searchlight.models.arc.evaluation.rendering import CELL, HEADER, PALETTE, RIGHT, WRONG
 
 
-def rgb(colour):
-    return tuple(bytes.fromhex(colour[1:]))
+def rgb(color):
+    return tuple(bytes.fromhex(color[1:]))
 
 
-def colours(picture):
+def colors(picture):
     """How many pixels have each colour."""
     found, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
-    return {tuple(map(int, colour)): int(count) for colour, count in zip(found, counts, strict=True)}
+    return {tuple(map(int, color)): int(count) for color, count in zip(found, counts, strict=True)}
 
 
 def case(target, first, second, given=((0,),)):
     return Case("0123abcd", *(np.array(grid, dtype=np.uint8) for grid in (given, given, given, target, first, second)))
 
 
-def test_it_has_all_ten_colours_of_arc_in_equal_parts():
+def test_it_has_all_ten_colors_of_arc_in_equal_parts():
     grid = np.arange(10).reshape(2, 5)
     unnamed = case(grid, grid, grid, grid)._replace(puzzle="")
-    there = colours(draw([unnamed])[HEADER:])  # without text, whose edges are grey
-    assert {there[rgb(colour)] for colour in PALETTE} == {6 * (CELL - 1) ** 2}
+    there = colors(draw([unnamed])[HEADER:])  # without text, whose edges are grey
+    assert {there[rgb(color)] for color in PALETTE} == {6 * (CELL - 1) ** 2}
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_it_has_all_ten_colours_of_arc_in_equal_parts():
 )
 def test_an_attempt_is_right_if_it_is_the_target(first, second, marked):
     picture = draw([case([[1, 2]], first, second)])
-    assert {colour for colour in (RIGHT, WRONG) if rgb(colour) in colours(picture)} == marked
+    assert {color for color in (RIGHT, WRONG) if rgb(color) in colors(picture)} == marked
     if len(marked) == 2:  # the first attempt is left of the second
-        right, wrong = ((picture == rgb(colour)).all(2).nonzero()[1] for colour in (RIGHT, WRONG))
+        right, wrong = ((picture == rgb(color)).all(2).nonzero()[1] for color in (RIGHT, WRONG))
         assert right.max() < wrong.min()
 
 
@@ -49,8 +49,8 @@ def test_each_puzzle_has_a_row_on_white():
     one = case([[1, 2], [3, 4]], [[1, 2], [3, 4]], [[0]])
     single, six = draw([one]), draw([one] * 6)
     assert (six.dtype, six.shape[1:]) == (np.uint8, single.shape[1:])
-    once, there = colours(single), colours(six)
-    assert all(there[rgb(colour)] == 6 * once[rgb(colour)] for colour in PALETTE[1:5])
+    once, there = colors(single), colors(six)
+    assert all(there[rgb(color)] == 6 * once[rgb(color)] for color in PALETTE[1:5])
     assert (np.concatenate([six[0], six[-1], six[:, 0], six[:, -1]]) == 255).all()
     named = draw([one._replace(puzzle="mirror-and-recolour-000123")])
     assert named.shape[1] > single.shape[1] + 100  # a long name does not run into the grids

@@ -14,7 +14,7 @@ from searchlight.models.arc.evaluation.attempts import read_views
 from searchlight.models.arc.evaluation.metrics import SUMS
 from searchlight.models.arc.policy import compute_rewards, sum_rewards
 from searchlight.models.arc.policy.reward import Rewards
-from searchlight.models.arc.puzzles import FIRST_COLOUR, SYMBOLS, Grid, Puzzle, draw_canvases
+from searchlight.models.arc.puzzles import FIRST_COLOR, SYMBOLS, Grid, Puzzle, draw_canvases
 from searchlight.models.arc.puzzles.canvas import compute_cell_accuracy
 
 
@@ -151,5 +151,5 @@ def test_the_reward_is_computed_in_float32_without_gradient(dtype: torch.dtype) 
 def test_logits_outside_of_the_answer_have_no_influence() -> None:
     shown = grid([1, 2], [3, 4])
     target, logits = draw_canvases([shown], SIDE), answers([shown])
-    logits[0, 4:, :, FIRST_COLOUR] += 3.0  # less than what speaks for nothing there
+    logits[0, 4:, :, FIRST_COLOR] += 3.0  # less than what speaks for nothing there
     assert [part.item() for part in compute_rewards(logits, target, target)[:3]] == [1.0, 0.0, 1.0]

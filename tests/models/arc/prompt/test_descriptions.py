@@ -27,7 +27,7 @@ RULES = {
     "The grid is tiled. Outputs are 2.0 times larger.": lambda grid: np.concatenate([grid, grid[::-1]]),
     "A small grid is composed. Outputs always have 1 by 3 cells.": lambda grid: np.full((3, 1), grid.max()),
 }
-grids = st.integers(0, 9).flatmap(lambda colours: grids_of(5, colours))  # with mirrors, tiles and crops by chance
+grids = st.integers(0, 9).flatmap(lambda colors: grids_of(5, colors))  # with mirrors, tiles and crops by chance
 
 
 @st.composite
@@ -95,7 +95,7 @@ def random_pairs(seed: int, count: int = 3):
     return [tuple(random.integers(0, 10, size=shape, dtype=np.uint8) for shape in pair) for pair in shapes]
 
 
-def test_a_recoloured_puzzle_is_described_number_by_number() -> None:
+def test_a_recolored_puzzle_is_described_number_by_number() -> None:
     found = features([(grid("100", "100"), grid("200", "203"))], grid("11", "55", "00"))
     assert found == pytest.approx(
         {

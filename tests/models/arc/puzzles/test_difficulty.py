@@ -10,7 +10,7 @@ from searchlight.models.arc.puzzles import Grid, Puzzle, count_objects, load_puz
 from searchlight.models.arc.puzzles.difficulty import estimate_difficulty, rank_difficulties
 from tests.models.arc.grids import grids_of
 
-GRIDS = grids_of(9, max_colour=3)
+GRIDS = grids_of(9, max_color=3)
 
 
 def with_level(level: float | None, side: int = 3) -> Puzzle:
@@ -36,7 +36,7 @@ def objects(grid: Grid) -> int:
 
 @settings(max_examples=50)
 @given(lists(GRIDS, max_size=4))
-def test_objects_are_connected_cells_of_one_colour(grids: list[Grid]) -> None:
+def test_objects_are_connected_cells_of_one_color(grids: list[Grid]) -> None:
     snake = np.ones((30, 30), dtype=np.uint8)
     snake[1::4, :-1] = snake[3::4, 1:] = 0
     assert [*map(count_objects, [*grids, snake, 1 - snake])] == [*map(objects, grids), 1, 15]

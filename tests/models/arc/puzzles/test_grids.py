@@ -10,7 +10,7 @@ from hypothesis.strategies import lists
 
 from searchlight.models.arc.puzzles import (
     BORDER,
-    FIRST_COLOUR,
+    FIRST_COLOR,
     PAD,
     SYMBOLS,
     Grid,
@@ -49,14 +49,14 @@ def test_one_wrong_cell_keeps_the_size_of_a_large_grid(grid: np.ndarray, symbol:
 
 
 def test_the_edge_runs_right_of_and_below_the_grid() -> None:
-    row = [FIRST_COLOUR, FIRST_COLOUR + 9, BORDER, PAD]
+    row = [FIRST_COLOR, FIRST_COLOR + 9, BORDER, PAD]
     assert draw_canvas(np.array([[0, 9]], dtype=np.uint8), 4).tolist() == [
         row,
         [BORDER] * 3 + [PAD],
         [PAD] * 4,
         [PAD] * 4,
     ]
-    assert draw_canvas(np.zeros((3, 3), dtype=np.uint8), 3).tolist() == [[FIRST_COLOUR] * 3] * 3  # without room for one
+    assert draw_canvas(np.zeros((3, 3), dtype=np.uint8), 3).tolist() == [[FIRST_COLOR] * 3] * 3  # without room for one
     with pytest.raises(ValueError, match="side must be at least the grid's longest side, but got 3 for 2x4"):
         draw_canvas(np.zeros((2, 4), dtype=np.uint8), 3)
 
@@ -73,12 +73,12 @@ def test_the_eight_symmetries_differ() -> None:
 
 
 @given(st.integers(0, 2**31))
-def test_renamings_permute_colours_alone(seed: int) -> None:
+def test_renamings_permute_colors_alone(seed: int) -> None:
     tables = draw_renamings(5, torch.Generator().manual_seed(seed))
     assert tables.shape == (5, SYMBOLS)
     assert tables.dtype == torch.uint8
     assert torch.equal(tables.sort(dim=1).values, torch.arange(SYMBOLS, dtype=torch.uint8).expand(5, -1))
-    assert (tables[:, : FIRST_COLOUR + 1] == torch.arange(FIRST_COLOUR + 1)).all()
+    assert (tables[:, : FIRST_COLOR + 1] == torch.arange(FIRST_COLOR + 1)).all()
 
 
 def test_each_episode_is_renamed_by_its_own_table() -> None:
@@ -117,7 +117,7 @@ def test_grids_of_any_size_come_back_from_one_array(grids: list[Grid]) -> None:
 )
 def test_an_array_that_holds_no_grid_is_refused(cells: dict[tuple[int, int], int]) -> None:
     array = np.full((1, 30, 30), -1)
-    for place, colour in cells.items():
-        array[0][place] = colour
+    for place, color in cells.items():
+        array[0][place] = color
     with pytest.raises(ValueError, match="grid 0 must be a rectangle of colours"):
         unpack_grids(array)

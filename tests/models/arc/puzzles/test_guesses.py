@@ -68,7 +68,7 @@ def test_guesses_of_another_size() -> None:
     np.testing.assert_array_equal(found[12], large[2:, 2:])
 
 
-def test_agreement_is_the_share_of_matching_colours() -> None:
+def test_agreement_is_the_share_of_matching_colors() -> None:
     truth = draw_canvases([np.array([[1, 2], [3, 4]], dtype=np.uint8)], 4)[None]
     half = draw_canvases([np.array([[1, 2], [4, 3]], dtype=np.uint8)], 4)
     wider = draw_canvases([np.array([[1, 2, 0], [3, 4, 0]], dtype=np.uint8)], 4)

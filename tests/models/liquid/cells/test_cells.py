@@ -128,7 +128,7 @@ def test_two_half_steps_are_one_whole_step() -> None:
     torch.testing.assert_close(last, end)
 
 
-def test_a_step_moves_the_state_towards_its_candidate() -> None:
+def test_a_step_moves_the_state_toward_its_candidate() -> None:
     cell = Liquid(3, 4).double()
     x, h = parts(2, 1, 3)[0], parts(2, 1, 4)[2]
     assert torch.equal(cell(x, h, x.new_zeros(2, 1, 1))[1], h)

@@ -88,8 +88,8 @@ NAMES = ["0 1", "2 3", "4 5"]
 SHOWN = [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
 
 
-def pixels(picture, colour):
-    return int((picture == colour).all(2).sum())
+def pixels(picture, color):
+    return int((picture == color).all(2).sum())
 
 
 def test_it_is_rgb_on_white_and_changes_with_the_numbers():

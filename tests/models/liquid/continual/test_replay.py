@@ -71,7 +71,7 @@ def test_a_draw_has_exactly_as_many_as_asked(
         assert not of or often.max() <= -(-len(of) // whole)  # none again before all
 
 
-def test_draws_favour_nobody_and_are_in_random_order() -> None:
+def test_draws_favor_nobody_and_are_in_random_order() -> None:
     memory, draws = filled(20, [200, 200]), generator(5)
     slots = torch.stack([memory.draw(5, draws).slots for _ in range(800)])
     often = slots.flatten().bincount(minlength=20)

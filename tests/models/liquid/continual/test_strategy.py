@@ -11,7 +11,7 @@ from searchlight.models.liquid.data import Kind
 from searchlight.models.liquid.losses import compute_losses
 from searchlight.models.liquid.strategy import ContinualStrategy
 from searchlight.models.liquid.task_stream import build_stream
-from tests.models.liquid.nets import labelled, network, of
+from tests.models.liquid.nets import labeled, network, of
 
 KINDS: list[Kind] = ["labels", "bytes", "values"]
 
@@ -63,7 +63,7 @@ def test_the_fisher_of_a_task_leaves_masked_outputs_free() -> None:
 def test_fisher_of_labels_is_that_of_the_probabilities(few: int, count: int, bound: float, monkeypatch) -> None:
     """Of four labels that are all as likely, the Fisher of each bias is p - p^2."""
     monkeypatch.setattr("searchlight.models.liquid.strategy.FEW", few)
-    made = build_stream(labelled(each=60), 1, "class")
+    made = build_stream(labeled(each=60), 1, "class")
     net = network(made.features, made.outputs, "sequence")
     net.head.weight.data.zero_()
     net.head.bias.data.zero_()

@@ -17,7 +17,7 @@ from searchlight.models.arc.puzzles.generators.generator import FAMILIES, genera
 Cell = tuple[int, int]
 
 
-def colours(pairs: tuple[Pair, ...]) -> set[int]:
+def colors(pairs: tuple[Pair, ...]) -> set[int]:
     return {int(cell) for pair in pairs for grid in pair for cell in grid.ravel()}
 
 
@@ -44,10 +44,10 @@ def fall(grid: Grid, turns: int) -> Grid:
     return np.rot90(np.array(columns).T, -turns)
 
 
-def paint(grid: Grid, colour: int, cells: Callable[[Grid], set[Cell]]) -> Grid:
+def paint(grid: Grid, color: int, cells: Callable[[Grid], set[Cell]]) -> Grid:
     result = grid.copy()
     for cell in cells(grid):
-        result[cell] = colour
+        result[cell] = color
     return result
 
 
@@ -83,7 +83,7 @@ def most_common(grid: Grid, _: int) -> Grid:
     return grid[:0] if any(count == most for _, count in others) else np.array([[first]])
 
 
-def recoloured(pairs: tuple[Pair, ...]) -> bool:
+def recolored(pairs: tuple[Pair, ...]) -> bool:
     names = {(int(a), int(b)) for pair in pairs for a, b in zip(*map(np.ravel, pair), strict=True)}
     return len({old for old, _ in names}) == len(names) and any(old != new for old, new in names)
 
@@ -92,17 +92,17 @@ STEPS = [(axis, step) for axis in (0, 1) for step in (-3, -2, -1, 1, 2, 3)]
 Rule = Callable[[Grid, Any], Grid]
 # What each family does to a grid, by a parameter of which the demonstrations leave one.
 RULES: dict[str, tuple[Rule, Iterable[Any]]] = {
-    "count": (lambda grid, colour: np.full((1, (grid == colour).sum()), colour), range(1, 10)),
+    "count": (lambda grid, color: np.full((1, (grid == color).sum()), color), range(1, 10)),
     "crop": (crop, range(10)),
-    "denoise": (lambda grid, colour: paint(grid, colour, lonely), [0]),
+    "denoise": (lambda grid, color: paint(grid, color, lonely), [0]),
     "enlarge": (lambda grid, factor: np.kron(grid, np.ones((factor, factor), np.uint8)), (2, 3)),
-    "fill": (lambda grid, colour: paint(grid, colour, enclosed), range(1, 10)),
+    "fill": (lambda grid, color: paint(grid, color, enclosed), range(1, 10)),
     "flip": (transform, (5, 7)),
     "gravity": (fall, range(4)),
     "line": (lines, (0, 1)),
     "mirror": (lambda grid, axis: np.maximum(grid, np.flip(grid, axis)), (0, 1)),
     "most_common": (most_common, [0]),
-    "outline": (lambda grid, colour: paint(grid, colour, bordering), range(1, 10)),
+    "outline": (lambda grid, color: paint(grid, color, bordering), range(1, 10)),
     "rotate": (transform, (1, 2, 3)),
     "shift": (lambda grid, move: np.roll(grid, move[1], move[0]), STEPS),
     "tile": (np.tile, [(1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]),
@@ -113,7 +113,7 @@ RULES: dict[str, tuple[Rule, Iterable[Any]]] = {
 def holds(family: str, pairs: tuple[Pair, ...]) -> bool:
     """Whether the demonstrations leave one rule of the family, or of all symmetries, and it answers the test."""
     if family == "recolour":
-        return recoloured(pairs)
+        return recolored(pairs)
     rule, own = RULES[family]
     tried = range(SYMMETRIES) if rule is transform else own
     fits = [p for p in tried if all(np.array_equal(rule(source, p), target) for source, target in pairs[:-1])]
@@ -136,7 +136,7 @@ def test_a_puzzle_of_any_level_fits_and_shows_all_it_asks(family, level, max_sid
     assert all(source.any() and not np.array_equal(source, target) for source, target in puzzle.pairs)
     assert all(grid.dtype == np.uint8 and grid.flags.c_contiguous for pair in puzzle.pairs for grid in pair)
     assert len({(source.shape, source.tobytes()) for source, _ in puzzle.pairs}) == len(puzzle.pairs)
-    assert colours(puzzle.tests) <= colours(puzzle.demonstrations)
+    assert colors(puzzle.tests) <= colors(puzzle.demonstrations)
 
 
 def test_a_puzzle_depends_on_its_seed_alone() -> None:
@@ -146,14 +146,14 @@ def test_a_puzzle_depends_on_its_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_higher_level_has_larger_grids_and_more_colours(family: str) -> None:
+def test_a_higher_level_has_larger_grids_and_more_colors(family: str) -> None:
     easy, hard = ([generate(family, level, seed, max_side=15).pairs for seed in range(10)] for level in (0, 1))
 
     def cells(pairs: tuple[Pair, ...]) -> int:
         return sum(source.size + target.size for source, target in pairs)
 
     assert sum(map(cells, easy)) < sum(map(cells, hard))
-    assert sum(len(colours(pairs)) for pairs in easy) < sum(len(colours(pairs)) for pairs in hard)
+    assert sum(len(colors(pairs)) for pairs in easy) < sum(len(colors(pairs)) for pairs in hard)
 
 
 @pytest.mark.parametrize(
