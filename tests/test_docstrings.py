@@ -13,7 +13,7 @@ LARGEST_SHARE = 0.1  # Optuna's and Ray's are 0.02 to 0.05
 VERBS = """
 Abort Accept Accumulate Acquire Add Adjust Advance Allocate Allow Anchor Answer Append Apply Archive Ask Assert Assign
 Attach Audit Augment Back Begin Bind Block Bound Broadcast Build Cache Calculate Call Cancel Cast Catch Change Check
-Choose Clear Clip Clone Close Collect Colour Combine Commit Compare Compile Complete Compute Concatenate Configure
+Choose Clear Clip Clone Close Collect Color Combine Commit Compare Compile Complete Compute Concatenate Configure
 Connect Consolidate Consume Continue Convert Copy Correlate Count Create Cut Decide Declare Decode Decompose Define
 Delay Delete Describe Destroy Detach Detect Determine Disable Discard Discretize Divide Do Download Draw Drop Embed
 Emit Enable Encode End Enqueue Ensure Enter Escape Estimate Evaluate Exclude Execute Exit Expand Export Extend Extract

@@ -37,7 +37,7 @@ def compute_losses(kind: Kind, outputs: Tensor, targets: Tensor, allowed: Tensor
 def draw_directions(kind: Kind, outputs: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:
     """Draw factors for the outputs of one sequence: the squared gradient of the sum estimates its Fisher.
 
-    Values are modelled as Gaussian with variance 1. The Fisher of T steps is the mean over steps, as the loss is.
+    Values are modeled as Gaussian with variance 1. The Fisher of T steps is the mean over steps, as the loss is.
 
     Args:
         kind: The kind of targets.

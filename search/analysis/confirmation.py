@@ -1,7 +1,7 @@
 """Which finalist of a search is best, and whether it beats the defaults, by runs under new seeds.
 
 The model of a run is a mean of all configs, plus the deviation of its config, plus the effect of its seed, plus noise.
-Deviations and effects are random (Henderson 1975), so that few runs are shrunk towards the common mean. The finalists
+Deviations and effects are random (Henderson 1975), so that few runs are shrunk toward the common mean. The finalists
 share one spread. The defaults have another one, because they were not selected. The ratio of each spread to the noise
 is averaged over a grid of values (Gelman 2006), which leaves a posterior in closed form for each of them.
 See docs/confirmation.md for details and measurements.

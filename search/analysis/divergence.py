@@ -86,7 +86,7 @@ class Divergence:
 def find_divergence(trials: Sequence[FrozenTrial]) -> list[Divergence]:
     """Return the diverged trials, for each precision if it is searched. The list is empty if no trial diverged.
 
-    If no single precision has enough trials for a region, all trials are analysed together.
+    If no single precision has enough trials for a region, all trials are analyzed together.
     """
     known = [trial for trial in trials if get_outcome(trial) in ("completed", "pruned", "diverged")]
     if not any(map(_is_diverged, known)):

@@ -49,7 +49,7 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
 
 
 def _find_root(module: ModuleType | None) -> Path:
-    """Return the folder that Python imports `module` and its neighbours from. A notebook has no file."""
+    """Return the folder that Python imports `module` and its neighbors from. A notebook has no file."""
     file, package = getattr(module, "__file__", None), getattr(module, "__package__", None)
     return Path(file).absolute().parents[len(package.split(".")) if package else 0] if file else Path.cwd()
 

@@ -45,7 +45,7 @@ def measure_agreement(earlier: Sequence[FrozenTrial], own: Sequence[FrozenTrial]
     compared = reports[max(steps)][-MOST:]
     squares = _measure_squares([trial for trial, _ in compared], [trial for trial, _ in known])
     nearest = np.argsort(squares, axis=1, kind="stable")[:, :NEIGHBORS]
-    nearest.sort()  # the same neighbours in another order would have another mean by rounding, and so another rank
+    nearest.sort()  # the same neighbors in another order would have another mean by rounding, and so another rank
     expected = np.array([value for _, value in known])[nearest].mean(axis=1)
     return _correlate_ranks(expected, np.array([value for _, value in compared]))
 

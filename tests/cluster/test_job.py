@@ -83,7 +83,7 @@ def refusal(cluster, options, **env):
 
 
 def sent_mb(cluster):
-    """What travelled with the jobs."""
+    """What traveled with the jobs."""
     sizes = "du -sm --exclude __pycache__ ray/session_latest/runtime_resources/working_dir_files/*/ | cut -f1"
     return int(cluster.head.run("sh", "-c", sizes))
 

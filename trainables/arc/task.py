@@ -79,7 +79,7 @@ class ArcTask(Task[ArcConfig]):
     objective, mode = "val/score", "max"
     units: ClassVar[Mapping[str, str]] = {
         "val/score_guesses": "score of the best of 13 guesses that need no learning",
-        "val/score_lookup": "score of a table of 3x3 neighbourhoods",
+        "val/score_lookup": "score of a table of 3x3 neighborhoods",
         "val/score_untrained": "score of an agent that is not trained",
         "val/pass2_output": "of the test outputs met in two attempts",
         "val/pass2_output_guesses": "of them met by the two best guesses",
@@ -160,7 +160,7 @@ class ArcTask(Task[ArcConfig]):
         self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's batches of episodes, each puzzle in a random symmetry and colouring."""
+        """Yield this rank's batches of episodes, each puzzle in a random symmetry and coloring."""
         config, context = self.config, self.context
         planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
         for indices in planned[context.rank :: context.world_size]:
@@ -227,7 +227,7 @@ class ArcTask(Task[ArcConfig]):
     def baselines(self) -> dict[str, float]:
         """Return the scores of baselines on the puzzles of all ranks. They are equal in all trials on these puzzles.
 
-        They are the best guesses, a table of neighbourhoods, and an agent that is not trained, of the default width.
+        They are the best guesses, a table of neighborhoods, and an agent that is not trained, of the default width.
         """
         config = self.config
         return self._get_cached("baselines", self._score_baselines, config.views, config.rehearsals)
@@ -256,7 +256,7 @@ class ArcTask(Task[ArcConfig]):
 
         Args:
             inputs: `demo_inputs` and `demo_outputs` of shape (demonstrations, 30, 30) and `test_inputs` of shape
-                (tests, 30, 30): grids of colours 0..9 in the upper left corner of an array of -1.
+                (tests, 30, 30): grids of colors 0..9 in the upper left corner of an array of -1.
 
         Returns:
             `first` and `second` of shape (tests, 30, 30), as the inputs are.

@@ -28,7 +28,7 @@ def searchable(
         default: The value when the field is not searched.
         low, high: The range of a number, both ends included. An int field is searched in whole numbers.
         log: Whether to search on a log scale.
-        step: The distance between neighbouring values.
+        step: The distance between neighboring values.
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.

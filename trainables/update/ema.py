@@ -42,7 +42,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the live weights."""
+        """Move the averages toward the live weights."""
         # average <- decay * average + (1 - decay) * weight = average + (1 - decay) * (weight - average)
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         live = self._get_tensors(self._live)

@@ -35,7 +35,7 @@ class PlaceEmbedding(nn.Module):
 
 
 class GridBlock(nn.Module):
-    """A residual block: 3x3 neighbourhood, row and column means, then a two-layer network per cell.
+    """A residual block: 3x3 neighborhood, row and column means, then a two-layer network per cell.
 
     Args:
         width: Channels.
@@ -58,7 +58,7 @@ class GridBlock(nn.Module):
 
         Args:
             x: Shape (N, S, S, width), contiguous.
-            film: Scale (added to 1) and shift of the normalised channels, each of shape (N, 1, 1, width).
+            film: Scale (added to 1) and shift of the normalized channels, each of shape (N, 1, 1, width).
 
         Returns:
             Same shape as `x`.
@@ -78,7 +78,7 @@ class Lookup(nn.Module):
     """Attention from the query's cells to all cells of the demonstrations.
 
     Each head returns features and votes. The vote for a symbol is the sum of its attention over the cells whose output
-    has this symbol. This is the soft nearest-neighbour classifier of matching networks (Vinyals et al. 2016, arXiv
+    has this symbol. This is the soft nearest-neighbor classifier of matching networks (Vinyals et al. 2016, arXiv
     1606.04080), over cells.
 
     Args:

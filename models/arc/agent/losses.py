@@ -26,7 +26,7 @@ def compute_cell_loss(
     """Compute the mean cross-entropy over cells, episodes and refinement steps (deep supervision).
 
     All episodes have equal weight, for any size of their grids: the weights of an episode's cells sum to 1 at each
-    step. The edge of the grid shows its size and has the weight of a colour by default. Cells outside have a small
+    step. The edge of the grid shows its size and has the weight of a color by default. Cells outside have a small
     weight, since they follow from the edge. Cells that are already right may have a smaller weight: it is multiplied by
     floor + (1 - floor) * (1 - p), where p is the probability of the right symbol, without gradient. This is the focal
     loss (Lin et al. 2017, arXiv 1708.02002) with a floor. Without a floor, right cells would be unlearned.
@@ -36,8 +36,8 @@ def compute_cell_loss(
         target: uint8 symbols.
         hard_cell_floor: The weight of a cell with p = 1, relative to a cell with p = 0. It is above 0 and at most 1,
             where all cells have equal weight.
-        border_weight: The weight of a BORDER cell relative to a cell with a colour, at least 0.
-        pad_weight: The weight of a PAD cell relative to a cell with a colour, at least 0.
+        border_weight: The weight of a BORDER cell relative to a cell with a color, at least 0.
+        pad_weight: The weight of a PAD cell relative to a cell with a color, at least 0.
 
     Returns:
         The mean loss and its weight, the number of episodes, both float32 scalars.
@@ -65,7 +65,7 @@ def compute_cell_loss(
 
 
 def compute_color_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 1.0) -> Tensor:
-    """Compute the `compute_cell_loss` of the colours of the cells inside the answer's grid.
+    """Compute the `compute_cell_loss` of the colors of the cells inside the answer's grid.
 
     The position of the grid's edge counts only in `compute_layout_loss`.
     """
@@ -77,7 +77,7 @@ def compute_color_loss(logits: Tensor, target: Tensor, hard_cell_floor: float = 
 def compute_layout_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Compute the cross-entropy of three classes of cells: inside the grid, its edge, and outside.
 
-    The colours of the cells inside have no effect. The classes that the target contains have equal weight, because
+    The colors of the cells inside have no effect. The classes that the target contains have equal weight, because
     the edge, which alone shows the size, has few cells.
 
     Returns:

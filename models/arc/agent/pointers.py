@@ -2,7 +2,7 @@
 
 A head scores the relative position of a cell of the answer and a cell of the input in the same row or column. It uses
 their distance with and without wrapping around, the mirrored position, and the rank of the input cell among the cells
-with a colour. Each head is applied in four directions with the same weights, so that a rule that is learned downwards
+with a color. Each head is applied in four directions with the same weights, so that a rule that is learned downwards
 also holds leftwards. The cells that a head copies are a hypothesis, which the demonstrations can test: see `GridAgent`.
 
 Shapes: N canvases of side S, P heads. Of symbols, only two facts count: whether they are background, and equality.

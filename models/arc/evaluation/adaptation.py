@@ -39,7 +39,7 @@ class Adaptation(NamedTuple):
     def adapt(self, solver: Solver, number: int, device: torch.device) -> Solver:
         """Return a copy of a solver whose agent is trained on the demonstrations of a puzzle.
 
-        Each step trains on demonstrations under random symmetries and permutations of colours, which depend on the
+        Each step trains on demonstrations under random symmetries and permutations of colors, which depend on the
         puzzle only. The prompt encoder and the given solver do not change.
 
         Args:

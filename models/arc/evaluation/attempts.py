@@ -26,7 +26,7 @@ class View:
 
     Attributes:
         grid: The most likely grid of the most likely size, uint8 of shape (height, width).
-        log_probs: The log-probabilities of the colours of its cells, float32 of shape (height, width, 10).
+        log_probs: The log-probabilities of the colors of its cells, float32 of shape (height, width, 10).
         weight: The weight of its vote.
     """
 
@@ -66,7 +66,7 @@ def choose_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     Each view votes for its grid, with its weight. The mean prediction of the views with the most common size gives a
     further grid. If no view has this grid, it gets one vote. Grids are ranked by votes, then the grid of the mean comes
     first, then by confidence (mean log-probability of the cells). If all views agree, the second attempt changes the
-    least certain cell to its second most likely colour.
+    least certain cell to its second most likely color.
 
     Args:
         views: The views, at least one.

@@ -1,4 +1,4 @@
-"""Baselines without learning for comparison with an agent: the best guesses, and a table of neighbourhoods."""
+"""Baselines without learning for comparison with an agent: the best guesses, and a table of neighborhoods."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ ERRORS = np.linspace(0.01, 0.9, 90)  # shares of wrong cells that an answer may 
 
 
 def score_unlearned(evaluation_set: EvaluationSet) -> dict[str, float]:
-    """Score the best guesses and the table of neighbourhoods.
+    """Score the best guesses and the table of neighborhoods.
 
     Args:
         exam: With one view of each test.
@@ -72,9 +72,9 @@ def find_two_guesses(batch: Batch) -> list[tuple[Canvas, Canvas]]:
 
 
 def look_up(batch: Batch) -> list[Canvas]:
-    """Answer each cell with what its 3x3 neighbourhood became in the demonstrations, as a canvas for each episode.
+    """Answer each cell with what its 3x3 neighborhood became in the demonstrations, as a canvas for each episode.
 
-    A neighbourhood that was not shown is looked up by its cell alone, and a symbol that was not shown stays.
+    A neighborhood that was not shown is looked up by its cell alone, and a symbol that was not shown stays.
     """
     answers = []
     for query, inputs, outputs, mask in zip(*(part.numpy() for part in batch[:1] + batch[2:5]), strict=True):

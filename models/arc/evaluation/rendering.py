@@ -1,4 +1,4 @@
-"""A picture of puzzles and attempts, in the colours of ARC-AGI."""
+"""A picture of puzzles and attempts, in the colors of ARC-AGI."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -89,7 +89,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
 
 
 def _draw_grid(pen: ImageDraw.ImageDraw, grid: Grid, cell: int, corner: Point) -> None:
-    """Draw each cell with the line around it, which it shares with its neighbours."""
+    """Draw each cell with the line around it, which it shares with its neighbors."""
     left, top = corner
     for (row, column), color in np.ndenumerate(grid):
         x, y = left + column * cell, top + row * cell

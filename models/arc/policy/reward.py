@@ -41,7 +41,7 @@ class Rewards(NamedTuple):
 def compute_rewards(logits: Tensor, target: Tensor, query: Tensor) -> Rewards:
     """Compute the parts of the reward of each answer.
 
-    The answer is the most likely colour in each cell of the most likely size. With a wrong size, missing and surplus
+    The answer is the most likely color in each cell of the most likely size. With a wrong size, missing and surplus
     cells count as wrong: the number of matching cells in the overlap is divided by the larger of the two areas. The
     lift is at least -1. If the query is the right answer, no gain is possible, and the lift is minus the share of
     wrong cells.

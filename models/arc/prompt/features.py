@@ -43,7 +43,7 @@ def compute_puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Te
 
     Returns:
         float32 of shape (B, 15), in the order of `FEATURES`, each in -1..1. Areas are logarithms of their ratio to base
-        900, sides are divided by 30, and numbers of colours by 10. Without demonstrations, their features are 0.
+        900, sides are divided by 30, and numbers of colors by 10. Without demonstrations, their features are 0.
     """
     batch, demos = demo_mask.shape
     pairs = _compute_pair_features(demo_inputs.flatten(0, 1), demo_outputs.flatten(0, 1)).view(batch, demos, -1)
@@ -56,7 +56,7 @@ def compute_puzzle_features(query: Tensor, demo_inputs: Tensor, demo_outputs: Te
 
 
 def _compute_pair_features(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Return ten features of each pair, float32 (N, 10), for symbols (N, S, S). The output's colours come last."""
+    """Return ten features of each pair, float32 (N, 10), for symbols (N, S, S). The output's colors come last."""
     before, after = measure_extents(inputs), measure_extents(outputs)
     areas = before.prod(1).clamp(min=1).float(), after.prod(1).clamp(min=1).float()
     same_size = (before == after).all(1)
@@ -84,7 +84,7 @@ def _compute_share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _find_colors(canvases: Tensor) -> Tensor:
-    """Return whether each colour is on each canvas, float32 0 or 1 of shape (N, 10), for symbols (N, S, S)."""
+    """Return whether each color is on each canvas, float32 0 or 1 of shape (N, 10), for symbols (N, S, S)."""
     shown = torch.zeros(len(canvases), SYMBOLS, device=canvases.device)
     return shown.scatter_(1, canvases.flatten(1).long(), 1.0)[:, FIRST_COLOR:]
 
@@ -92,7 +92,7 @@ def _find_colors(canvases: Tensor) -> Tensor:
 def _compute_correlation(inputs: Tensor, outputs: Tensor) -> Tensor:
     """Return the Pearson correlation of the masks of non-background cells of two grids, or 0 if one is constant.
 
-    Colours are names, so that a correlation of their numbers has no meaning.
+    Colors are names, so that a correlation of their numbers has no meaning.
     """
     both = ((inputs >= FIRST_COLOR) & (outputs >= FIRST_COLOR)).flatten(1).float()
     count = both.sum(1).clamp(min=1)

@@ -72,7 +72,7 @@ def _describe_sizes(demonstrations: Sequence[Pair]) -> str:
 
 
 def _describe_contents(demonstrations: Sequence[Pair]) -> str:
-    """Describe colours, changed cells, symmetry and objects, means over the demonstrations."""
+    """Describe colors, changed cells, symmetry and objects, means over the demonstrations."""
     added = round(fmean(len(np.setdiff1d(b, a)) for a, b in demonstrations))
     removed = round(fmean(len(np.setdiff1d(a, b)) for a, b in demonstrations))
     said = [f"{_pluralize(added, 'colour')} added", f"{removed} removed"]
@@ -104,7 +104,7 @@ def _is_copy(a: Grid, b: Grid) -> bool:
 
 
 def _is_renamed(a: Grid, b: Grid) -> bool:
-    """Return whether the output of a cell depends on its colour only."""
+    """Return whether the output of a cell depends on its color only."""
     return a.shape == b.shape and all(len(np.unique(b[a == color])) == 1 for color in np.unique(a))
 
 
@@ -162,6 +162,7 @@ def _count_repeats(a: Grid, b: Grid) -> tuple[int, int] | None:
     return b.shape[0] // a.shape[0], b.shape[1] // a.shape[1]
 
 
+# Another wording or spelling would be another input of the language model, and would miss in caches of its vectors.
 KINDS: tuple[tuple[str, Callable[[Grid, Grid], bool]], ...] = (
     ("The grid is copied.", _is_copy),
     ("Colours are renamed.", _is_renamed),

@@ -1,6 +1,6 @@
 """Grids of any size on square canvases of one size, and back.
 
-A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colours. The edge is drawn to the right
+A canvas has 12 symbols: nothing (PAD), the edge of the grid (BORDER), and ten colors. The edge is drawn to the right
 of and below the grid, so that a model that predicts a canvas also predicts the size of its grid. A grid as large as the
 canvas has no edge.
 """
@@ -24,7 +24,7 @@ def draw_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
     """Draw a grid in the upper left corner of a canvas.
 
     Args:
-        grid: Colours 0..9, shape (height, width), neither longer than `side`.
+        grid: Colors 0..9, shape (height, width), neither longer than `side`.
         side: Height and width of the canvas.
 
     Returns:
@@ -55,14 +55,14 @@ def draw_canvases(grids: Sequence[Grid], side: int) -> Tensor:
 def read_grid(canvas: NDArray[np.uint8]) -> Grid:
     """Return the grid on a canvas, also if the canvas is inconsistent. This is the inverse of `draw_canvas`.
 
-    The size is the one whose layout (colours inside, edge, nothing) agrees with most cells, so that a few wrong cells
-    have no effect. Cells inside the grid without a colour become colour 0.
+    The size is the one whose layout (colors inside, edge, nothing) agrees with most cells, so that a few wrong cells
+    have no effect. Cells inside the grid without a color become color 0.
 
     Args:
         canvas: Symbols 0..11, shape (side, side).
 
     Returns:
-        Colours 0..9, shape (height, width) with 1 <= height, width <= side.
+        Colors 0..9, shape (height, width) with 1 <= height, width <= side.
     """
     symbols = torch.from_numpy(canvas.astype(np.int64))[None]
     agreement = torch.stack([symbols >= FIRST_COLOR, symbols == BORDER, symbols == PAD]).float()

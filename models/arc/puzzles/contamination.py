@@ -10,7 +10,7 @@ import numpy as np
 from searchlight.models.arc.puzzles.puzzle import COLORS, Pair, Puzzle
 from searchlight.models.arc.puzzles.symmetries import SYMMETRIES, transform
 
-# ARC-AGI-1 as published holds two puzzles in both of its splits, one of them turned and recoloured. Every score that
+# ARC-AGI-1 as published holds two puzzles in both of its splits, one of them turned and recolored. Every score that
 # is reported on it includes them.
 PUBLISHED = {("40853293", "070dd51e"), ("caa06a1f", "50a16a69")}
 CHANCE = 2  # shared demonstrations: one small pair may be the same by chance, and it answers nothing
@@ -37,7 +37,7 @@ class Leak(NamedTuple):
 def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list[Leak]:
     """Find the training puzzles that are also evaluation puzzles, each with the strongest reason.
 
-    Two pairs are equal if a symmetry and a permutation of colours of `augment` map one to the other, because training
+    Two pairs are equal if a symmetry and a permutation of colors of `augment` map one to the other, because training
     uses these. Puzzles from one re-arc file have the id of the file.
     """
     ids = {_get_task_id(puzzle.id): puzzle.id for puzzle in evaluation}
@@ -107,7 +107,7 @@ def _get_task_id(id: str) -> str:
 
 
 def _summarize_pair(pair: Pair) -> Hashable:
-    """Return a key of a pair that symmetries and permutations of colours do not change."""
+    """Return a key of a pair that symmetries and permutations of colors do not change."""
     counts = (np.bincount(grid.ravel(), minlength=COLORS) for grid in pair)
     return tuple(
         (tuple(sorted(grid.shape)), count[0], *sorted(count)) for grid, count in zip(pair, counts, strict=True)
@@ -115,7 +115,7 @@ def _summarize_pair(pair: Pair) -> Hashable:
 
 
 def _compute_form(pair: Pair) -> Form:
-    """Return a key that two pairs share exactly if a symmetry and a permutation of colours map one to the other.
+    """Return a key that two pairs share exactly if a symmetry and a permutation of colors map one to the other.
 
     Its first item is the key of `_summarize_pair`.
     """
@@ -125,7 +125,7 @@ def _compute_form(pair: Pair) -> Form:
 
 
 def _number_colors(grids: Iterable[np.ndarray]) -> tuple[tuple[tuple[int, ...], ...], bytes]:
-    """Return shapes and cells, with colours numbered in the order of appearance and background 0."""
+    """Return shapes and cells, with colors numbered in the order of appearance and background 0."""
     listed = list(grids)
     cells = np.concatenate([grid.ravel() for grid in listed])
     colors, places = np.unique(cells, return_index=True)

@@ -194,7 +194,7 @@ def _parse_grid(pair: Any, name: str, where: str) -> Grid:
     )
     if not valid:
         raise ValueError(
-            f"{where}.{name} must be a rectangle of 1..{LARGEST_SIDE} rows and columns of colours 0..9, "
+            f"{where}.{name} must be a rectangle of 1..{LARGEST_SIDE} rows and columns of colors 0..9, "
             f"but got {shorten(rows)}. Correct the file or remove it."
         )
     return np.array(rows, dtype=np.uint8)

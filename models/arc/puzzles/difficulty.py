@@ -20,9 +20,9 @@ def estimate_difficulty(puzzle: Puzzle) -> float:
     """Estimate the difficulty of a puzzle, the mean of five numbers in 0..1.
 
     - the cells of the larger grid of a demonstration, on a logarithmic scale of which 1 is 30 by 30;
-    - the colours of all demonstrations, of 10;
+    - the colors of all demonstrations, of 10;
     - the objects in a demonstration's input, on a logarithmic scale of which 1 is 100 and more. An object is a group
-      of cells of one colour, not of colour 0, that are connected by their edges;
+      of cells of one color, not of color 0, that are connected by their edges;
     - the share of the cells that change; 1 where the grid changes its shape;
     - the share of the demonstrations that change the grid's shape.
 

@@ -1,7 +1,7 @@
 """Episodes as tensors: a query, and the demonstrations from which it must be answered.
 
 A training episode asks for the output of one known pair of a puzzle and shows the other pairs, under a random symmetry
-and a random permutation of colours. A test episode asks for a test output and shows the demonstrations.
+and a random permutation of colors. A test episode asks for a test output and shows the demonstrations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -127,7 +127,7 @@ class TrainingPool:
     def build_batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return the episodes of the pairs `indices`.
 
-        The generator draws the demonstrations, their order, the symmetry and the permutation of colours.
+        The generator draws the demonstrations, their order, the symmetry and the permutation of colors.
         """
         count, start = self._count[indices], self._start[indices]
         offsets = torch.arange(int(count.max()))
@@ -145,7 +145,7 @@ class TrainingPool:
 class TestEpisodes:
     """The tests of evaluation puzzles, each in several views.
 
-    View 0 is the unchanged puzzle. The other views are rotated or reflected, with permuted colours, and depend on the
+    View 0 is the unchanged puzzle. The other views are rotated or reflected, with permuted colors, and depend on the
     seed only. Episode `t * views + v` is view v of test t. Tests are numbered in the order of the puzzles.
 
     Args:

@@ -53,7 +53,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
 
     In this order: the unchanged input; reflected left to right; reflected top to bottom; rotated by 180 degrees; the
     four symmetries that swap rows and columns; tiled; enlarged; subsampled; tiled with every other tile reflected; the
-    lower right corner. Cells outside the transformed input have colour 0. The edge is drawn around the given size.
+    lower right corner. Cells outside the transformed input have color 0. The edge is drawn around the given size.
 
     Args:
         inputs: Symbols, shape (B, M, S, S).
@@ -112,7 +112,7 @@ def measure_agreement(guesses: Tensor, demo_outputs: Tensor, demo_mask: Tensor) 
         demo_mask: bool, shape (B, D).
 
     Returns:
-        The share of matching cells among the cells with a colour in guess or output, as a mean over demonstrations,
+        The share of matching cells among the cells with a color in guess or output, as a mean over demonstrations,
         float32 in 0..1 of shape (B, K). It is 0 without demonstrations.
     """
     answers = demo_outputs.long()[:, :, None]

@@ -22,7 +22,7 @@ class Puzzle:
 
     Attributes:
         id: The puzzle's public name, eight hexadecimal digits in ARC-AGI.
-        demonstrations: Pairs (input, output) of uint8 grids of shape (height, width), colours 0..9.
+        demonstrations: Pairs (input, output) of uint8 grids of shape (height, width), colors 0..9.
         tests: Pairs (input, output) in the same form; the output is the answer.
         level: The difficulty by its source, comparable within the source. None: the source gives no difficulty.
     """
@@ -77,7 +77,7 @@ def unpack_grids(arrays: NDArray[Any]) -> list[Grid]:
     """Return the grids that `pack_grids` put into one array.
 
     Raises:
-        ValueError: A part of it is not a rectangle of colours 0..9 in the upper left corner.
+        ValueError: A part of it is not a rectangle of colors 0..9 in the upper left corner.
     """
     grids = []
     for index, array in enumerate(arrays):
@@ -86,7 +86,7 @@ def unpack_grids(arrays: NDArray[Any]) -> list[Grid]:
         grid = array[:height, :width]
         if not grid.size or inside.sum() != grid.size or not ((grid >= 0) & (grid < COLORS)).all():
             raise ValueError(
-                f"grid {index} must be a rectangle of colours 0..9 in the upper left corner, and -1 elsewhere, but "
+                f"grid {index} must be a rectangle of colors 0..9 in the upper left corner, and -1 elsewhere, but "
                 f"got {shorten(array.tolist())}."
             )
         grids.append(grid.astype(np.uint8))
@@ -94,14 +94,14 @@ def unpack_grids(arrays: NDArray[Any]) -> list[Grid]:
 
 
 def count_objects(grid: Grid) -> int:
-    """Return the number of groups of cells of one colour that share edges, without the background (colour 0)."""
+    """Return the number of groups of cells of one color that share edges, without the background (color 0)."""
     return _count_objects(grid.tobytes(), grid.shape[1])
 
 
 # The same grids are asked about again and again, each time with one of the pairs left out.
 @lru_cache(maxsize=8192)
 def _count_objects(cells: bytes, width: int) -> int:
-    # A column of background on the right keeps the ends of neighbouring rows apart.
+    # A column of background on the right keeps the ends of neighboring rows apart.
     rows = [cells[start : start + width] + b"\0" for start in range(0, len(cells), width)]
     colors = bytearray(b"".join(rows))
     found = 0

@@ -1,6 +1,6 @@
-"""The symmetries of puzzles: rotations and reflections of grids, and permutations of colours.
+"""The symmetries of puzzles: rotations and reflections of grids, and permutations of colors.
 
-They do not change the rule of a puzzle if all its grids are changed in the same way. Colour 0 is not permuted, because
+They do not change the rule of a puzzle if all its grids are changed in the same way. Color 0 is not permuted, because
 it is the background in most puzzles.
 """
 
@@ -37,7 +37,7 @@ def invert_symmetry(symmetry: int) -> int:
 
 
 def draw_renamings(count: int, generator: torch.Generator) -> Tensor:
-    """Draw tables that rename symbols at random: PAD, BORDER and colour 0 stay, colours 1..9 are permuted.
+    """Draw tables that rename symbols at random: PAD, BORDER and color 0 stay, colors 1..9 are permuted.
 
     Returns:
         uint8 of shape (count, 12): entry [i, s] is the new symbol of s.

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from searchlight.models.liquid.continual.accuracy_matrix import Matrix
 
 BACKGROUND, INK, PALE = "#FFFFFF", "#222222", "#FFFFFF"
-LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light grey to dark blue: brightness alone shows the score
+LOW, HIGH = (236, 236, 238), (24, 66, 120)  # light gray to dark blue: brightness alone shows the score
 DARK = 0.62  # above this share, white text is more readable
 FRAME = "#E8862E"
 CELL_WIDTH, CELL_HEIGHT = 68, 44

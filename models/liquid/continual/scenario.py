@@ -1,4 +1,4 @@
-"""Conversion of a labelled set into a stream of tasks, and the outputs that each task uses.
+"""Conversion of a labeled set into a stream of tasks, and the outputs that each task uses.
 
 The three scenarios of van de Ven, Tuytelaars & Tolias 2022 (Nature Machine Intelligence 4, 1185): in "task", the task
 of a sample is known and only its classes are candidates; in "domain", it is unknown and not predicted, and tasks share

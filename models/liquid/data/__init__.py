@@ -1,4 +1,4 @@
-"""Data to learn step by step without a download: labelled images, bytes of text, and series."""
+"""Data to learn step by step without a download: labeled images, bytes of text, and series."""
 
 from searchlight.models.liquid.data.corpus import DOMAINS, build_corpus
 from searchlight.models.liquid.data.ngrams import compute_bits_per_byte

@@ -6,7 +6,7 @@ from searchlight.models.arc.puzzles import Puzzle
 
 @pytest.fixture
 def puzzles() -> list[Puzzle]:
-    """Six puzzles of four rules (mirror, recolour, crop, enlarge), with three demonstrations and two tests each."""
+    """Six puzzles of four rules (mirror, recolor, crop, enlarge), with three demonstrations and two tests each."""
     random = np.random.default_rng(0)
     rules = [
         lambda grid: grid[:, ::-1],

@@ -11,7 +11,7 @@ from searchlight.models.arc.puzzles import Grid, Puzzle, transform
 
 
 class Augmentation(NamedTuple):
-    """A symmetry of the square, and the new name of each colour."""
+    """A symmetry of the square, and the new name of each color."""
 
     symmetry: int
     colors: tuple[int, ...]

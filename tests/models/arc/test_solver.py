@@ -105,7 +105,7 @@ def test_sizes_count_in_their_own_term_alone(solver: Solver, batch: Batch) -> No
     solver.agent.refiner.steps = 1  # a later step sees the sizes of the one before
     solver.compute_agent_loss(batch, 1.0, NONE)[0].backward()
     layout = solver.agent.refiner.symbol_bias.grad[:2]
-    assert not layout.any(), "colours alone"
+    assert not layout.any(), "colors alone"
     solver.compute_agent_loss(batch, 1.0, NONE._replace(size=1.0))[0].backward()
     assert layout.all()
 

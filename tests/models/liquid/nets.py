@@ -23,7 +23,7 @@ def network(features: int = 3, outputs: int = 4, answers: Any = "step", **option
 
 
 def labeled(classes: int = 4, each: int = 6, tested: int = 3) -> Source:
-    """Sequences of 5 steps that are near to the centre of their class; of each class `each` to train on."""
+    """Sequences of 5 steps that are near to the center of their class; of each class `each` to train on."""
     generator = torch.Generator().manual_seed(1)
     centers = torch.randn(classes, 5, 3, generator=generator)
 

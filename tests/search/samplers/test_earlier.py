@@ -51,7 +51,7 @@ def test_all_trials_are_used_without_earlier_ones():
 
 
 @given(st.lists(st.floats(-4, 0), min_size=FEWEST, max_size=12, unique=True))
-@example([0.0, -3.0, -2.9375, -2.96875, -3.25, -3.3125])  # most have the same neighbours, nearest in another order
+@example([0.0, -3.0, -2.9375, -2.96875, -3.25, -3.3125])  # most have the same neighbors, nearest in another order
 def test_agreement_changes_sign_with_the_values(exponents):
     of = {sign: [trial(n, 10**e, sign * e) for n, e in enumerate(exponents)] for sign in (1, -1)}
     agreement = measure_agreement(EARLIER, of[1])

@@ -138,12 +138,12 @@ ARRAYS = "picture {} must be a numpy array of uint8 of shape (height, width, 3),
         ([GOOD], "pictures must return arrays by name, but got list. Return a dict."),
         ({"a/b": GOOD, "": GOOD}, f"{NAMES.format(repr('a/b'))} {NAMES.format(repr(''))}"),
         (
-            {"ok": GOOD, "grey": GOOD[..., 0], "lists": [[[0, 0, 0]]]},
-            f"{ARRAYS.format(repr('grey'), 'uint8 of shape (2, 2)')} {ARRAYS.format(repr('lists'), 'list')}",
+            {"ok": GOOD, "gray": GOOD[..., 0], "lists": [[[0, 0, 0]]]},
+            f"{ARRAYS.format(repr('gray'), 'uint8 of shape (2, 2)')} {ARRAYS.format(repr('lists'), 'list')}",
         ),
         ({"float": GOOD / 255}, ARRAYS.format(repr("float"), "float64 of shape (2, 2, 3)")),
         ({"empty": GOOD[:0]}, ARRAYS.format(repr("empty"), "uint8 of shape (0, 2, 3)")),
-        ({"grey": GOOD[..., :1]}, ARRAYS.format(repr("grey"), "uint8 of shape (2, 2, 1)")),
+        ({"gray": GOOD[..., :1]}, ARRAYS.format(repr("gray"), "uint8 of shape (2, 2, 1)")),
     ],
 )
 def test_wrong_pictures_fail_the_trial_with_one_line(stretch, monkeypatch, tmp_path, drawn, told):

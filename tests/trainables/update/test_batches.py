@@ -53,7 +53,7 @@ def test_epoch_moves_by_the_mean_of_each_window(batches, size, expected, steps):
     assert [report.micro_batches for report in reports] == [len(w) for w in windows(batches, size)]
 
 
-@pytest.mark.parametrize("offsets", [[-0.7], [0.0], [3.0, -3.0]], ids=["negative", "zero", "cancelling"])
+@pytest.mark.parametrize("offsets", [[-0.7], [0.0], [3.0, -3.0]], ids=["negative", "zero", "canceling"])
 def test_window_is_applied_whatever_its_loss_is(offsets):  # C10
     weight, updater = slope()
     report = updater.update([samples(x) for x in offsets], lambda x: ((weight * 2.0).sum() + x.sum(), 1))

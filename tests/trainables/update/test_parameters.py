@@ -44,7 +44,7 @@ def test_half_precision_parameter_is_refused_by_name(named, modules, name, dtype
 
 
 class NeedsClosure(torch.optim.SGD):
-    """Evaluates the loss twice per step, as sharpness-aware minimisation does."""
+    """Evaluates the loss twice per step, as sharpness-aware minimization does."""
 
     def step(self, closure: Callable[[], Tensor]) -> Tensor:
         loss = closure()

@@ -1,7 +1,7 @@
 """The families of the puzzles of this project's own making: a rule each, and inputs that show it.
 
 A family draws the parameters of its rule once per puzzle, then inputs for it. The level moves everything that
-makes a puzzle hard: the size of the grids, the number of colours and objects, and what the rule must tell apart.
+makes a puzzle hard: the size of the grids, the number of colors and objects, and what the rule must tell apart.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Draft:
         return int(self.random.integers(low, high + 1))
 
     def draw_palette(self, count: int) -> list[int]:
-        """Draw different colours, none of them the background."""
+        """Draw different colors, none of them the background."""
         return [int(color) for color in self.random.permutation(np.arange(1, 10))[:count]]
 
     def make_empty(self, smallest: int | None = None, largest: int | None = None) -> Grid:
@@ -58,7 +58,7 @@ class Draft:
         return np.zeros((self.draw_between(smallest, largest), self.draw_between(smallest, largest)), dtype=np.uint8)
 
     def scatter(self, grid: Grid, palette: list[int], share: float) -> Grid:
-        """Colour a share of a grid's cells at random."""
+        """Color a share of a grid's cells at random."""
         marked = self.random.random(grid.shape) < share
         colors = np.array(palette, dtype=np.uint8)[self.random.integers(len(palette), size=grid.shape)]
         return np.where(marked, colors, grid)
@@ -76,7 +76,7 @@ class Draft:
         return found
 
     def place_specks(self, grid: Grid, palette: list[int], count: int) -> None:
-        """Colour some cells, at most `count`, that touch nothing."""
+        """Color some cells, at most `count`, that touch nothing."""
         for _ in range(count):
             free = np.flatnonzero(~_find_near(grid != 0) & (grid == 0))
             if free.size:
@@ -291,7 +291,7 @@ def _is_lopsided(grid: Grid) -> bool:
 
 
 def _count_colors(grid: Grid) -> NDArray[np.int64]:
-    """Count the cells of colours 1, 2, ..., 9."""
+    """Count the cells of colors 1, 2, ..., 9."""
     return np.bincount(grid.ravel(), minlength=10)[1:]
 
 
@@ -305,7 +305,7 @@ def _find_near(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _find_enclosed(free: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the free cells from which no way over free neighbours leads out of the grid."""
+    """Find the free cells from which no way over free neighbors leads out of the grid."""
     outside = ~np.pad(np.ones_like(free), 1)
     while True:
         grown = outside.copy()
@@ -319,6 +319,7 @@ def _find_enclosed(free: NDArray[np.bool_]) -> NDArray[np.bool_]:
         outside = grown
 
 
+# A name is part of the puzzles' ids and of the seeds that draw them, so that a renamed family has other puzzles.
 FAMILIES: Mapping[str, Callable[[Draft], tuple[Sketch, Rule]]] = {
     "count": _build_count,
     "crop": _build_crop,

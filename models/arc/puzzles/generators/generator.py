@@ -19,7 +19,7 @@ def generate(
 ) -> Puzzle:
     """Make a puzzle of three or four demonstrations and one test.
 
-    All its inputs differ, every pair changes its input, and the test has no colour that no demonstration shows.
+    All its inputs differ, every pair changes its input, and the test has no color that no demonstration shows.
 
     Args:
         family: One of `FAMILIES`.
@@ -50,7 +50,7 @@ def generate(
         pairs.append((source, target))
         if len(pairs) == count and _collect_colors(pairs[-1:]) <= _collect_colors(pairs[:-1]):
             return Puzzle(f"{family}-{level:.2f}-{number}", tuple(pairs[:-1]), tuple(pairs[-1:]), level)
-        pairs = pairs[1 - count :]  # a test with a colour of its own becomes a demonstration
+        pairs = pairs[1 - count :]  # a test with a color of its own becomes a demonstration
     raise RuntimeError(f"{family} made no puzzle at level {level} in {TRIES} tries")
 
 

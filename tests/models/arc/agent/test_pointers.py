@@ -49,7 +49,7 @@ def test_head_mirrors_along_each_axis(grid: Grid) -> None:
 
 
 def test_head_lets_colors_fall_to_each_side(grid: Grid) -> None:
-    found = copies(pointers(cell=2, absent=0.5), grid)  # a cell with as many colours after it as places are left
+    found = copies(pointers(cell=2, absent=0.5), grid)  # a cell with as many colors after it as places are left
     for direction, turns in {DOWN: 0, UP: 2, RIGHT: 3, LEFT: 1}.items():
         turned = np.rot90(grid, turns)
         fallen = np.take_along_axis(turned, np.argsort(turned != 0, axis=0, kind="stable"), axis=0)

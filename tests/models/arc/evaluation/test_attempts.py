@@ -22,7 +22,7 @@ from tests.models.arc.grids import Augmentation
 
 
 def view(rows: list[list[int]], certainty: float = 0.9, second: int = 0) -> View:
-    """A view that gives its colours `certainty`, and the colour `second` most of the rest."""
+    """A view that gives its colors `certainty`, and the color `second` most of the rest."""
     grid = np.array(rows, dtype=np.uint8)
     shares = np.full((*grid.shape, 10), (1 - certainty) / 100)
     shares[..., second] = (1 - certainty) * 0.9

@@ -39,6 +39,6 @@ def test_point_score_is_one_of_right_answers_and_best_in_hindsight() -> None:
 
 def test_unlearned_answers_are_scored_over_tests_and_rehearsals(puzzles: list[Puzzle]) -> None:
     found = score_unlearned(prepare_evaluation([puzzles[0], puzzles[1]], 1, 2))
-    assert found["pass2_output_guesses"] >= 0.5  # mirrored; recoloured, where a grid may lack the colour
+    assert found["pass2_output_guesses"] >= 0.5  # mirrored; recolored, where a grid may lack the color
     assert 0 < found["score_lookup"] < 1
     assert found["score_guesses"] > 0.5

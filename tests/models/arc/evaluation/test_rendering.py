@@ -1,4 +1,4 @@
-"""A picture of puzzles and attempts: a row for each, in ARC's colours, with what is right in green."""
+"""A picture of puzzles and attempts: a row for each, in ARC's colors, with what is right in green."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def rgb(color):
 
 
 def colors(picture):
-    """How many pixels have each colour."""
+    """How many pixels have each color."""
     found, counts = np.unique(picture.reshape(-1, 3), axis=0, return_counts=True)
     return {tuple(map(int, color)): int(count) for color, count in zip(found, counts, strict=True)}
 
@@ -24,7 +24,7 @@ def case(target, first, second, given=((0,),)):
 def test_it_has_all_ten_colors_of_arc_in_equal_parts():
     grid = np.arange(10).reshape(2, 5)
     unnamed = case(grid, grid, grid, grid)._replace(puzzle="")
-    there = colors(draw([unnamed])[HEADER:])  # without text, whose edges are grey
+    there = colors(draw([unnamed])[HEADER:])  # without text, whose edges are gray
     assert {there[rgb(color)] for color in PALETTE} == {6 * (CELL - 1) ** 2}
 
 

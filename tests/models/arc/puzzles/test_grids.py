@@ -119,5 +119,5 @@ def test_an_array_that_holds_no_grid_is_refused(cells: dict[tuple[int, int], int
     array = np.full((1, 30, 30), -1)
     for place, color in cells.items():
         array[0][place] = color
-    with pytest.raises(ValueError, match="grid 0 must be a rectangle of colours"):
+    with pytest.raises(ValueError, match="grid 0 must be a rectangle of colors"):
         unpack_grids(array)

@@ -14,7 +14,7 @@ from searchlight.models.arc.puzzles.canvas import draw_canvas
 
 
 def with_other_answers(puzzles: list[Puzzle]) -> list[Puzzle]:
-    """The same puzzles, with answers of other colours and another shape."""
+    """The same puzzles, with answers of other colors and another shape."""
     return [replace(p, tests=tuple((source, 9 - target.T[:1]) for source, target in p.tests)) for p in puzzles]
 
 

@@ -28,7 +28,7 @@ def made(family: str) -> list[Puzzle]:
 
 
 def around(cell: Cell, grid: Grid, corners: bool = True) -> set[Cell]:
-    """The neighbours of a cell that lie in the grid."""
+    """The neighbors of a cell that lie in the grid."""
     steps = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i or j) and (corners or not (i and j))]
     cells = {(cell[0] + i, cell[1] + j) for i, j in steps}
     return {(i, j) for i, j in cells if 0 <= i < grid.shape[0] and 0 <= j < grid.shape[1]}
@@ -78,7 +78,7 @@ def lines(grid: Grid, axis: int) -> Grid:
 
 
 def most_common(grid: Grid, _: int) -> Grid:
-    """The most common colour, or nothing where two are as common."""
+    """The most common color, or nothing where two are as common."""
     (first, most), *others = Counter(grid[grid > 0].tolist()).most_common(2)
     return grid[:0] if any(count == most for _, count in others) else np.array([[first]])
 
