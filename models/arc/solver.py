@@ -119,6 +119,7 @@ class Solver:
             with torch.no_grad():
                 gaussian = self.get_distribution(prompt, features, reading)
                 change = self.policy.squash(policy.sample(gaussian, 1))[:, 0]
+
         logits: Tensor = self.agent.refiner(reading, prompt, change)
         cells = compute_color_loss(logits, batch.target, floor)
         sizes = compute_layout_loss(logits, batch.target)
@@ -127,6 +128,7 @@ class Solver:
         ).mean()
         changing = compute_consistency(logits)
         unexplained = -reading.evidence.float().mean()
+
         loss = (1 - weights.size) * cells + weights.size * sizes + unexplained
         loss = loss + weights.ambiguity * uncertain + weights.consistency * changing
         return loss, {
@@ -161,20 +163,24 @@ class Solver:
         """
         if self.policy is None:
             raise ValueError("compute_policy_loss must be asked of a solver with a policy, but it has none.")
+
         with torch.no_grad():
             prompt, features = self.encode_prompt(batch)
             reading = self.read(batch)
         assert prompt is not None
         gaussian = self.get_distribution(prompt, features, reading)
+
         # Each puzzle has its own copy of sigma, so that its gradient can be clipped by itself.
         held = Gaussian(*(part.detach().expand_as(gaussian.mean).requires_grad_() for part in gaussian))
         noise = torch.randn(len(prompt), samples, held.mean.shape[1], device=prompt.device)
         actions = held.mean[:, None] + held.log_sigma.exp()[:, None] * noise
+
         parameters = {name: value.detach() for name, value in self.agent.refiner.state_dict().items()}
         frozen = functools.partial(_call_refiner, self.agent.refiner, parameters)
         logits = _refine_all(frozen, reading, prompt, self.policy.squash(actions))
         earned, rewarded = _compute_reward(logits, batch)
         advantages = policy.compute_advantages(earned, reward_scale, normalize)
+
         row = Gaussian(held.mean, held.log_sigma[:, None])
         target = batch.target.repeat_interleave(samples, 0)
         # A sum over puzzles, as the other terms are.
@@ -189,6 +195,7 @@ class Solver:
             "entropy": (policy.compute_entropy(held).sum(), -weights.entropy),
             "kl": (policy.compute_kl(held, self.policy.initial_sigma).sum(), weights.kl),
         }
+
         loss = _clip_terms(gaussian, held, list(terms.values()))
         shown = {name: value.detach() / len(prompt) for name, (value, _) in terms.items()}
         return loss / len(prompt), rewarded | shown

@@ -62,6 +62,7 @@ class GridAgent(nn.Module):
         ):
             if size < least:
                 raise ValueError(f"{name} must be at least {least}, but got {size}. Use the default to start with.")
+
         self.names = nn.Parameter(0.3 * torch.randn(SYMBOLS, width))
         self.roles = nn.Linear(ROLES, width)
         self.place = PlaceEmbedding(width)
@@ -69,6 +70,7 @@ class GridAgent(nn.Module):
         self.guess_bias = nn.Parameter(2.0 * F.one_hot(torch.tensor(0), HYPOTHESES).float())
         self.pointers = Pointers()
         self.guess_in = nn.Linear(width, width, bias=False)
+
         self.trunk = nn.ModuleList(GridBlock(width, dropout) for _ in range(layers))
         self.pair_in = nn.Linear(2 * width, width)
         self.pair = GridBlock(width, dropout)
@@ -77,6 +79,7 @@ class GridAgent(nn.Module):
         # Small and not zero: everything behind a layer of zeros would get no gradient in the first update.
         nn.init.normal_(self.task.weight, std=0.02)
         nn.init.zeros_(self.task.bias)
+
         self.lookup = Lookup(width, heads, SYMBOLS)
         self.refiner = Refiner(width, steps, heads, SYMBOLS, dropout, prompt_dim)
 

@@ -60,6 +60,7 @@ class Pointers(nn.Module):
         before = colored.cumsum(-1) - colored.long()
         ranks = (before, colored.sum(-1, keepdim=True) - before - colored.long())
         equal = _view_by_source(lines) == lines[:, :, None]
+
         # Features of none stand behind those of the places in the input, so that one product scores them all.
         content = torch.empty(number, 2, 2, CELLS + ABSENT, side + 1, side, side, device=lines.device)
         content[:, :, :, :CELLS, -1] = content[:, :, :, CELLS:, :-1] = 0.0
@@ -71,6 +72,7 @@ class Pointers(nn.Module):
                 content[:, :, direction, index, :-1] = feature
             for index, feature in enumerate(_list_absent_features(colored, ranks[::turn]), CELLS):
                 content[:, :, direction, index, -1] = feature
+
         outside = F.pad(place >= length, (0, 1))[:, :, None, None, :, None]
         near = _score(self.places, offsets).masked_fill(outside, -1e4)
         scores = _score(torch.cat([self.cells, self.absent], dim=1), content).add_(near[..., None, :])

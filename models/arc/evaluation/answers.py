@@ -90,6 +90,7 @@ def answer_tests(
     tests, count = evaluation_set.tests, chosen.shape[1]
     views: dict[int, list[View]] = {}
     likelihood = torch.zeros(len(tests.owner))
+
     for indices in tests.plan(EVALUATION_BATCH) if adaptation is None else tests.group_by_puzzle():
         asked = indices // tests.views
         number = int(tests.owner[asked[0]])
@@ -103,6 +104,7 @@ def answer_tests(
         views |= {index: read[place * count :][:count] for place, index in enumerate(indices.tolist())}
         found = (compute_log_likelihood(logits, batch.target).cpu() * weights).sum(1) / tests.views
         likelihood.index_add_(0, asked, found)
+
     likelihood = likelihood.exp() * tests.fits
     return Answers(
         choose_all_attempts([view for index in sorted(views) for view in views[index]], tests.views * count),

@@ -78,6 +78,7 @@ def choose_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     agreeing = [view for view in views if view.grid.shape == common]
     mean = np.average([np.exp(view.log_probs) for view in agreeing], axis=0, weights=[view.weight for view in agreeing])
     joint = mean.argmax(-1).astype(np.uint8)
+
     groups: dict[tuple[int, int, bytes], list[View]] = {}
     for view in views:
         groups.setdefault(_get_key(view.grid), []).append(view)
@@ -92,6 +93,7 @@ def choose_attempts(views: Sequence[View]) -> tuple[Grid, Grid]:
     }
     if _get_key(joint) not in ranks:
         grids[_get_key(joint)], ranks[_get_key(joint)] = joint, (1, True, 0.0)
+
     best = sorted(ranks, key=lambda key: ranks[key], reverse=True)
     first = grids[best[0]]
     return first, grids[best[1]] if len(best) > 1 else _find_runner_up(first, mean)

@@ -36,6 +36,7 @@ def score_unlearned(evaluation_set: EvaluationSet) -> dict[str, float]:
     """
     shares: dict[str, list[float]] = {"guesses": [], "lookup": []}
     attempts: dict[str, dict[int, tuple[Grid, Grid]]] = {"guesses": {}, "lookup": {}}
+
     for asked in (evaluation_set.tests, *([] if evaluation_set.rehearsals is None else [evaluation_set.rehearsals])):
         for indices in asked.plan(EVALUATION_BATCH):
             batch = asked.build_batch(indices)
@@ -49,6 +50,7 @@ def score_unlearned(evaluation_set: EvaluationSet) -> dict[str, float]:
                 if asked is evaluation_set.tests:
                     read = [(read_grid(first), read_grid(second)) for first, second in answers]
                     attempts[name] |= dict(zip(indices.tolist(), read, strict=True))
+
     report = {f"score_{name}": compute_point_score(torch.tensor(found)) for name, found in shares.items()}
     for name, given in attempts.items():
         scored = compute_metrics(tally(evaluation_set.puzzles, [given[index] for index in sorted(given)]))

@@ -41,6 +41,7 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
         raise ValueError(
             f"attempts must have one entry per test, but got {len(attempts)} for {expected} tests. Score whole puzzles."
         )
+
     sums = dict.fromkeys(SUMS, 0.0)
     remaining = iter(attempts)
     for puzzle in puzzles:
@@ -62,6 +63,7 @@ def tally(puzzles: Iterable[Puzzle], attempts: Sequence[tuple[Grid, Grid]]) -> d
                 sums["changed_cells"] += int(changed.sum())
                 if first.shape == truth.shape:
                     sums["changed_cell_hits"] += int((changed & (first == truth)).sum())
+
         sums["puzzles"] += 1
         sums["output_hits"] += hits
         sums["puzzle_hits"] += hits == len(puzzle.tests)

@@ -63,6 +63,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
     """
     if not cases:
         raise ValueError("draw must get at least one case, but got none.")
+
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = int(max(font.getlength(case.puzzle) for case in cases)) + MARGIN
     lefts = [MARGIN + beside + column * (PANEL + GAP) for column in range(len(TITLES))]
@@ -71,10 +72,12 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
         cell * max(grid.shape[0] for grid in case.grids) + 1 + GAP for case, cell in zip(cases, cells, strict=True)
     ]
     width = lefts[-1] + PANEL + GAP + MARGIN
+
     image = Image.new("RGB", (width, HEADER + sum(heights) + MARGIN // 2), BACKGROUND)
     pen = ImageDraw.Draw(image)
     for left, title in zip(lefts, TITLES, strict=True):
         pen.text((left, HEADER // 2), title, INK, title_font, anchor="lm")
+
     top = HEADER
     for case, cell, height in zip(cases, cells, heights, strict=True):
         pen.line((MARGIN, top, width - MARGIN, top), RULE)

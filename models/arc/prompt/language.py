@@ -160,6 +160,7 @@ def load_language_model(
         if model is None:
             _refuse_revision(revision, "the tiny model")
             return LanguageModel(_build_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
+
         folder = Path(model).expanduser()
         if model and folder.is_dir():
             _refuse_revision(revision, f"the folder {model!r}")
@@ -178,6 +179,7 @@ def load_language_model(
                 f"model must be a folder that exists or an id on the Hugging Face hub, but got {model!r}. "
                 "Correct the path."
             )
+
         longest = getattr(loaded.config.get_text_config(), "max_position_embeddings", max_tokens)
         return LanguageModel(loaded, tokenizer, model, version, trainable, min(max_tokens, longest))
 

@@ -45,6 +45,7 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
     alike = {
         _summarize_pair(pair) for puzzle in training if _get_task_id(puzzle.id) not in ids for pair in puzzle.pairs
     }
+
     answers: dict[Form, set[str]] = defaultdict(set)
     shown: dict[Form, set[str]] = defaultdict(set)
     for puzzle in evaluation:
@@ -53,6 +54,7 @@ def find_leaks(training: Sequence[Puzzle], evaluation: Sequence[Puzzle]) -> list
                 if _summarize_pair(pair) in alike:
                     found[_compute_form(pair)].add(puzzle.id)
     asked = {form[0] for form in (*answers, *shown)}
+
     leaks = []
     for puzzle in training:
         if (task := _get_task_id(puzzle.id)) in ids:

@@ -62,16 +62,19 @@ def _read_source(source: str, split: Split, max_side: int) -> Sequence[Puzzle]:
                 f"max_side must be at least {SMALLEST_SIDE} for {source} puzzles, but got {max_side}. Raise it."
             )
         return generate_split(split, max_side, GENERATED[source])
+
     folder = Path(source)
     if not folder.is_absolute():
         raise ValueError(
             f"source must be {', '.join(SOURCES)} or the absolute path of a folder of puzzles, but got {source!r}. "
             "Choose one of them."
         )
+
     if (folder / split).is_dir():
         return _load_folder(folder, split)
     if (folder / "tasks").is_dir():
         return _load_re_arc(folder, split, max_side)
+
     if any((folder / other).is_dir() for other in SPLITS):
         raise ValueError(
             f"source must have puzzles in {split}/*.json, but got {source!r}, which has none there. "

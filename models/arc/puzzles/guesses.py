@@ -73,6 +73,7 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
     grow = ((out_height // height).clamp(min=1), (out_width // width).clamp(min=1))
     shrink = ((height // out_height).clamp(min=1), (width // out_width).clamp(min=1))
     tile_row, tile_column = row % height, column % width
+
     sources = [
         (row, column),
         (row, last_column - column),
@@ -91,12 +92,14 @@ def guess_outputs(inputs: Tensor, sizes: Tensor) -> Tensor:
         ),
         (row + height - out_height, column + width - out_width),
     ]
+
     shape = (*inputs.shape[:2], side, side)
     rows = torch.stack([source.expand(shape) for source, _ in sources], dim=2)
     columns = torch.stack([source.expand(shape) for _, source in sources], dim=2)
     reached = (rows >= 0) & (columns >= 0) & (rows < height[:, :, None]) & (columns < width[:, :, None])
     cells = (rows * side + columns).clamp(0, side * side - 1)
     moved = symbols.flatten(2).gather(2, cells.flatten(2)).view(cells.shape)
+
     inside = (row < out_height) & (column < out_width)
     edge = (row <= out_height) & (column <= out_width) & ~inside
     frame = torch.where(inside, FIRST_COLOR, edge.long() * BORDER)[:, :, None]

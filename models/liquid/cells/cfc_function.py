@@ -40,12 +40,14 @@ class _CfCSequence(torch.autograd.Function):
         states = drive.new_empty(steps, batch, units)
         # Before step t the memory holds sums of weighted inputs, after it f, g, s, or with `dt` f, g, t_a, s.
         heads = drive.new_empty(steps, batch, width // units, units)
+
         # All steps are sliced at once, which is much faster than one by one.
         inputs, sums, after = drive.unbind(), heads.flatten(2).unbind(), states.unbind()
         tanhs, first, second = heads[:, :, :2].flatten(2).unbind(), heads[:, :, 0].unbind(), heads[:, :, 1].unbind()
         factors, gates = heads[:, :, 2].unbind(), heads[:, :, -1].unbind()
         times = None if dt is None else dt.unbind()
         before, to_heads = state, recurrent.t()
+
         for t in range(steps):
             torch.addmm(inputs[t], before, to_heads, out=sums[t])
             tanhs[t].tanh_()
@@ -54,6 +56,7 @@ class _CfCSequence(torch.autograd.Function):
             gates[t].sigmoid_()
             torch.lerp(first[t], second[t], gates[t], out=after[t])
             before = after[t]
+
         ctx.save_for_backward(dt, state, recurrent, states, heads)
         return states
 

@@ -34,12 +34,14 @@ def draw_matrix(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.
     """
     if len(names) != matrix.tasks:
         raise ValueError(f"names must be those of {matrix.tasks} tasks, but got {len(names)}.")
+
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = ["before any", *(f"after {name}" for name in names)]
     left = MARGIN + int(max(font.getlength(text) for text in beside)) + 12
     column = max(CELL_WIDTH, int(max(font.getlength(name) for name in names)) + 12)
     width = max(left + column * matrix.tasks, MARGIN + int(title_font.getlength(title))) + MARGIN
     top = HEADER + NAMES
+
     image = Image.new("RGB", (width, top + CELL_HEIGHT * len(beside) + MARGIN), BACKGROUND)
     pen = ImageDraw.Draw(image)
     pen.text((MARGIN, HEADER // 2), title, INK, title_font, anchor="lm")
@@ -47,6 +49,7 @@ def draw_matrix(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.
         pen.text((left + column * task + column // 2, HEADER + NAMES // 2), name, INK, font, anchor="mm")
     for number, text in enumerate(beside):
         pen.text((left - 12, top + CELL_HEIGHT * number + CELL_HEIGHT // 2), text, INK, font, anchor="rm")
+
     for number, row in enumerate(matrix.rows):
         for task, score in enumerate(row):
             x, y = left + column * task, top + CELL_HEIGHT * number

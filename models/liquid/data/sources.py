@@ -39,6 +39,7 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
     """
     if length < 1:
         raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
+
     if source in ("digits", "series"):
         return
     if source == "text":
@@ -47,10 +48,12 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
             raise ValueError(f"source must have a corpus to be text, but there is none in {corpus}. Build it before.")
         check_corpus(corpus, length)
         return
+
     kind, _, name = source.partition(":")
     if kind == "hub":
         check_hub(name)
         return
+
     path = Path(name if kind == "idx" else source)
     if not path.is_absolute():
         raise ValueError(

@@ -69,8 +69,10 @@ class PlasticSynapses(nn.Module):
             if not math.isfinite(value) or value < 0 or (above and value == 0):
                 rule_of = "above" if above else "at least"
                 raise ValueError(f"{name} must be {rule_of} 0, but got {value}. Choose a finite number.")
+
         self.rule, self.rate, self.w_max = rule, rate, w_max
         self.softness, self.stiffness, self.cap = softness, stiffness, cap
+
         terms = len(rule.terms)
         self.scale = nn.Parameter(torch.full((post,), pre**-0.5))
         self.log_rates = nn.Parameter(torch.zeros(terms)) if learn_rates else None
@@ -78,6 +80,7 @@ class PlasticSynapses(nn.Module):
         self.register_buffer("state", torch.tensor(rule.start(post)))
         # The change by each term in the last update, from which `forward` derives the gradient of its rate.
         self.register_buffer("changes", torch.zeros(terms if learn_rates else 0, post, pre))
+
         silence = torch.zeros(1, 1, 1)
         sums = rule.compute_sums(silence.expand(1, 1, pre), silence.expand(1, 1, post))
         for name, value in sums._asdict().items():

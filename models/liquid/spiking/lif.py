@@ -57,8 +57,10 @@ class LIF(nn.Module):
         slope = SURROGATES[surrogate].slope if slope is None else slope
         if not 0 < slope < math.inf:
             raise ValueError(f"slope must be above 0, but got {slope}.")
+
         self.units = self.outputs = self.state_size = units
         self.surrogate, self.slope = surrogate, slope
+
         # Fixed values are stored without transformation, since spikes compare with exact thresholds.
         self.raw_decay: nn.Parameter | None = None
         self.raw_threshold: nn.Parameter | None = None

@@ -37,10 +37,12 @@ def generate(
             f"max_side must lie in {SMALLEST_SIDE}..{LARGEST_SIDE} for generated puzzles, but got {max_side}. "
             "Smaller grids have no room for the rules."
         )
+
     random = np.random.default_rng(random)
     draw_input, apply_rule = FAMILIES[family](Draft(level, max_side, random))
     count = int(random.integers(4, 6))
     pairs: list[Pair] = []
+
     for _ in range(TRIES):
         source = np.ascontiguousarray(draw_input())
         target = np.ascontiguousarray(apply_rule(source), dtype=np.uint8)
