@@ -21,7 +21,7 @@ from searchlight.models.liquid.continual.quadratic import (
 class SI:
     """Path-integral importance, accumulated during training (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
 
-    For every update, call `before_step`, the optimizer's step, then `after_step`, or `forget_step` if the update was
+    For every update, call `begin_step`, the optimizer's step, then `finish_step`, or `forget_step` if the update was
     not applied. `compute_penalty` must be part of the loss. Its share of the gradient is not counted.
 
     Args:
@@ -81,10 +81,10 @@ class SI:
         """Count the effect of the applied update: minus the gradient times the change, the fall of the loss.
 
         Raises:
-            RuntimeError: There was no `before_step`.
+            RuntimeError: There was no `begin_step`.
         """
         if self._step is None:
-            raise RuntimeError("after_step must follow before_step, but got none. Call it ahead of the optimizer.")
+            raise RuntimeError("finish_step must follow begin_step, but got none. Call it ahead of the optimizer.")
         gradients, before = self._step
         way = torch._foreach_sub(before, list(self._parameters.values()))
         torch._foreach_addcmul_(list(self._path.values()), gradients, way)

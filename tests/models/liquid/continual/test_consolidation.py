@@ -220,7 +220,7 @@ def test_a_window_that_was_skipped_leaves_nothing() -> None:
                 si.forget_step()
         paths.append(path(si))
     assert torch.equal(*paths)
-    with pytest.raises(RuntimeError, match="must follow before_step"):
+    with pytest.raises(RuntimeError, match="must follow begin_step"):
         si.finish_step()
 
 
