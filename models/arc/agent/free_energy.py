@@ -47,6 +47,7 @@ def compute_information_gain(log_probs: Tensor, mask: Tensor) -> Tensor:
     Returns:
         Float32 of shape (B,), in 0..ln K.
     """
+    # I(o; s) = H[q] - E_s H[p(o|s)] = E_s KL[p(o|s) || q]. The last form subtracts no two nearly equal entropies.
     log_probs = log_probs.float()
     return _average_cells(compute_kl_divergence(log_probs, _mix_states(log_probs)).mean(0), mask)
 
@@ -95,6 +96,7 @@ def compute_expected_free_energy(log_probs: Tensor, log_c: Tensor, mask: Tensor)
     Returns:
         G, float32 of shape (B,), at least 0.
     """
+    # G = KL[q || C] + 1/K sum_s H[p(o|s)] with q = 1/K sum_s p(o|s), so that all K hidden states are equally probable.
     log_probs = log_probs.float()
     return compute_risk(_mix_states(log_probs), log_c, mask) + compute_ambiguity(log_probs, mask).mean(0)
 

@@ -48,6 +48,9 @@ class _CfCSequence(torch.autograd.Function):
         times = None if dt is None else dt.unbind()
         before, to_heads = state, recurrent.t()
 
+        # The closed form of a liquid neuron is x(t) = (1 - s) g + s h with s = sigmoid(f t) and heads f, g, h (Hasani
+        # et al. 2022, arXiv 2106.13898). As in the authors' code, the heads depend on the state before the step, t is
+        # its length dt, and f t gets an offset: s = sigmoid(t_a dt + t_b). The paper's g and h are called f and g here.
         for t in range(steps):
             torch.addmm(inputs[t], before, to_heads, out=sums[t])
             tanhs[t].tanh_()
@@ -71,6 +74,8 @@ def _run_backward(
     grad: Tensor, dt: Tensor | None, state: Tensor, recurrent: Tensor, states: Tensor, heads: Tensor
 ) -> tuple[Tensor | None, ...]:
     steps, batch, units = grad.shape
+    # With the heads' sums z_t = W h_{t-1} + drive_t and D_t = dh_t / dz_t, which is diagonal in each head:
+    #     dL/dz_t = D_t dL/dh_t,    dL/dh_{t-1} = grad_{t-1} + W^T dL/dz_t,    dL/dW = sum_t dL/dz_t h_{t-1}^T.
     grad_heads = _compute_slopes(heads, dt)
     grad_sums = grad_heads.flatten(2)
     # Gradients of the state before each step, and after the last.
@@ -92,6 +97,7 @@ def _run_backward(
 def _compute_slopes(heads: Tensor, dt: Tensor | None) -> Tensor:
     """Return the derivatives of the next state by the heads' sums, for all steps, in the shape of the heads."""
     f, g, s = heads[:, :, 0], heads[:, :, 1], heads[:, :, -1]
+    # By f: (1 - f^2)(1 - s). By g: (1 - g^2) s. By t_b: s (1 - s)(g - f), and dt times as much by t_a.
     slopes = torch.empty_like(heads)
     slopes[:, :, 0] = torch.addcmul(f.new_ones(()), f, f, value=-1) * (1 - s)
     slopes[:, :, 1] = torch.addcmul(s, s * g, g, value=-1)

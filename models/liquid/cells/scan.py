@@ -94,6 +94,8 @@ def scan_in_sequence(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
 
 def scan_by_doubling(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
     """Scan in log2(T) rounds over all steps (Hillis & Steele 1986), for devices with a high start-up cost."""
+    # Steps are affine maps, and their composition is associative: (a2, b2) after (a1, b1) is (a2 a1, a2 b1 + b2).
+    # After each round, kept_t and h_t belong to the composition of the last `reach` steps.
     kept, h = a.clone(), b.clone()
     h[0] += a[0] * h0
     reach = 1

@@ -57,6 +57,9 @@ class EWC:
         for name, values in new.items():
             if not bool(((values >= 0) & values.isfinite()).all()):
                 raise ValueError(f"fisher of {name} must be finite and at least 0, but got another entry. Has it NaNs?")
+        # F <- gamma F + F_task and theta* <- theta: Laplace's approximation of the posterior after all tasks,
+        # -ln p(theta) = 1/2 sum F (theta - theta*)^2 up to a constant, is the prior of the next task. Penalties around
+        # the optima of all tasks would count early tasks several times, as later optima contain them (Huszar 2018).
         self._fisher = {
             name: self.decay * self._fisher[name] + values if self._fisher else values for name, values in new.items()
         }

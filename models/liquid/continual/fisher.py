@@ -70,6 +70,7 @@ def compute_directions(logits: Tensor) -> list[Tensor]:
     # If all are similar, the smallest belong to samples of extreme inputs and must not be omitted.
     least = min(float(ascending[min(cut, len(ascending) - 1)]), 0.1 * float(ascending[-1]))
     kept = (values >= least) & (values > 0)
+    # M = sum_k lambda_k v_k v_k^T, hence a_k = sqrt(lambda_k) v_k.
     columns = (vectors * values.sqrt()[:, None]).to(logits.dtype)
     return [each[:, keep] for each, keep in zip(columns, kept, strict=True)]
 
@@ -87,6 +88,7 @@ def draw_direction(logits: Tensor, generator: torch.Generator) -> Tensor:
         Shape (T, K).
     """
     p = logits.detach().softmax(-1)
+    # b = sqrt(p) * signs has E[b b^T] = diag(p). With a = b - p (1^T b), E[a a^T] = diag(p) - p p^T, since 1^T p = 1.
     rooted = p.sqrt() * draw_signs(p, generator)
     return rooted - p * rooted.sum(-1, keepdim=True)
 

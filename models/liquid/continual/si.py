@@ -85,6 +85,8 @@ class SI:
         """
         if self._step is None:
             raise RuntimeError("finish_step must follow begin_step, but got none. Call it ahead of the optimizer.")
+        # omega_k -= g_k (theta_k' - theta_k): to first order, the share of parameter k in the fall of the loss. The sum
+        # over the updates of a task is the path integral of the gradient.
         gradients, before = self._step
         way = torch._foreach_sub(before, list(self._parameters.values()))
         torch._foreach_addcmul_(list(self._path.values()), gradients, way)
@@ -105,6 +107,8 @@ class SI:
         if not self._importance:
             self._importance = {name: torch.zeros_like(weights) for name, weights in now.items()}
         for name, path in self._path.items():
+            # Omega_k += max(omega_k, 0) / (d_k^2 + xi), where d_k is the change of the weight over the task. Without
+            # xi, Omega_k d^2 falls by omega_k over d_k. A negative Omega_k would push away from the anchor.
             gained = path.relu() / ((now[name] - self._anchor[name]).square() + self.damping)
             self._importance[name] = self._importance[name] + gained
         self._anchor, self._path = now, {}

@@ -84,6 +84,9 @@ class Pair(Rule):
     tau_minus: float = 20.0
 
     def compute_sums(self, pre: Tensor, post: Tensor) -> Sums:
+        # With pre spikes x_j, post spikes y_i and their traces r_j, o_i of earlier steps (Morrison et al. 2008):
+        #     dw_ij = sum_t A+ y_i(t) r_j(t) - A- o_i(t) x_j(t).
+        # A trace already sums over all earlier spikes, so that no loop over pairs of spikes is needed.
         return Sums(
             self.a_plus * _correlate(post, compute_traces(pre, self.tau_plus)),
             self.a_minus * _correlate(compute_traces(post, self.tau_minus), pre),
@@ -189,6 +192,7 @@ class BCM(Rule):
 
     def compute_rates(self, spikes: Tensor) -> Tensor:
         """Return exponentially weighted spikes per step up to each step, unbiased from the second step on."""
+        # r_t = sum_n exp(-n / tau) s_{t-n} / sum_n exp(-n / tau) over the n = 1, 2, ... that the sequence has.
         weights = compute_traces(torch.ones_like(spikes[:1, :, :1]), self.tau)
         return compute_traces(spikes, self.tau) / weights.clamp(min=torch.finfo(weights.dtype).tiny)
 

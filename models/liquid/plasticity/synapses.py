@@ -207,7 +207,8 @@ class PlasticSynapses(nn.Module):
         norm = change.norm().clamp(min=torch.finfo(change.dtype).tiny)
         shrink = (self.cap * self.weight.norm() / norm).clamp(max=1)
         capped = shrink < 1
-        # The norm of a capped update does not depend on the rates, but its direction does.
+        # The norm of a capped update does not depend on the rates, but its direction does. With u the sum of the terms
+        # t_k, each multiplied by its rate, d(c |w| u / |u|) / d(log rate_k) = c |w| / |u| (t_k - <t_k, u> u / |u|^2).
         direction = change / norm
         along = (terms * direction).sum((1, 2)) * capped
         terms = shrink * (terms - along.view(-1, 1, 1) * direction)

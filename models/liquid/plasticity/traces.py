@@ -24,6 +24,7 @@ def compute_traces(spikes: Tensor, tau: float) -> Tensor:
     """
     if not tau > 0:
         raise ValueError(f"tau must be above 0, but got {tau}. It is a time constant in steps; 20 is usual.")
+    # x_t(n), the sum over the last n steps, doubles its span by x_t(2n) = x_t(n) + exp(-n / tau) x_{t-n}(n).
     trace = torch.empty_like(spikes)
     trace[:, 0] = 0
     trace[:, 1:] = math.exp(-1 / tau) * spikes[:, :-1]

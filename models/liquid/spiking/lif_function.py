@@ -40,6 +40,7 @@ class _LIFSequence(torch.autograd.Function):
         ctx: Any, current: Tensor, keep: Tensor, threshold: Tensor, state: Tensor, surrogate: str, slope: float
     ) -> tuple[Tensor, Tensor]:
         charged, spikes, membranes = (torch.empty(current.shape).to(current) for _ in range(3))
+        # v_t = k_t u_{t-1} + I_t (leak and integrate), s_t = [v_t > theta] (fire), u_t = v_t - theta s_t (soft reset).
         before = state
         kept = keep.unbind() if keep.dim() == 3 else [keep] * len(current)
         for added, share, v, fired, after in zip(
@@ -57,6 +58,9 @@ class _LIFSequence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_spikes: Tensor, grad_membranes: Tensor) -> tuple[Tensor | None, ...]:
         keep, threshold, state, charged, spikes, membranes = ctx.saved_tensors
+        # With the surrogate sigma' for ds/dv, and du/dv = 1 because the reset is detached:
+        #     dL/dv_t = sigma'(v_t - theta) dL/ds_t + dL/du_t + k_{t+1} dL/dv_{t+1},
+        # where dL/du_t is only the part from outside the recurrence. dL/dI_t = dL/dv_t and dL/dk_t = u_{t-1} dL/dv_t.
         by_spike = SURROGATES[ctx.surrogate].derivative(charged - threshold, ctx.slope).mul_(grad_spikes)
         # The gradient of the membrane before its reset is also that of the current.
         grad_current = reverse_scan(keep.expand_as(charged), by_spike + grad_membranes)

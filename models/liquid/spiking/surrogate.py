@@ -23,6 +23,12 @@ class Surrogate(NamedTuple):
     slope: float
 
 
+# A spike is a step function of v, whose derivative is 0 or does not exist. Backward uses that of a smooth step:
+#     atan: d/dv arctan(pi/2 k v) / pi = k/2 / (1 + (pi/2 k v)^2),
+#     fast sigmoid: d/dv v / (1 + k |v|) = 1 / (1 + k |v|)^2.
+# The first is divided by its height k/2, so that both are 1 at the threshold.
+
+
 def compute_atan(distance: Tensor, slope: float) -> Tensor:
     """Compute 1 / (1 + (pi/2 k v)^2), of the arc tangent (Fang et al. 2021, arXiv 2007.05785)."""
     return (0.5 * math.pi * slope * distance).square_().add_(1).reciprocal_()
