@@ -103,7 +103,7 @@ def test_mlflow_has_a_parent_with_result_code_and_model(search):
     code = {file.path for file in search.mlflow.list_artifacts(parent.info.run_id, "code")}
     assert code == {f"code/{path.name}" for path in (search.folder / "code").glob("*.py")}
     (model,) = parent.outputs.model_outputs
-    assert search.json["mlflow"]["model"] == f"models:/{model.model_id}"
+    assert search.json["mlflow"]["model"] == "models:/mixed/1"
     assert search.mlflow.get_logged_model(model.model_id).tags["trial_id"] == str(search.json["best"]["trial_id"])
 
 

@@ -150,7 +150,8 @@ import collections, os, runpy, sys
 
 def check(code):
     files = [os.path.realpath(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)]
-    ours = collections.Counter(file for file in files if file.startswith(sys.argv[0] + os.sep))
+    ours = (file for file in files if file.startswith(sys.argv[0] + os.sep) and "-packages" not in file)
+    ours = collections.Counter(ours)
     print(len(ours), [file for file, count in ours.items() if count > 1])
     sys.stdout.flush()
     end(code)

@@ -51,6 +51,7 @@ def test_user_frame_is_the_innermost_outside_of_libraries(tmp_path, monkeypatch)
     task.write_text("from parts.sums import add\n\n\ndef loss(batch):\n    return add(batch)\n")
     helper.write_text("import json\n\n\ndef add(batch):\n    return json.loads(batch)\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_task", raising=False)  # of another test
     try:
         importlib.import_module("my_task").loss("{")
     except ValueError:
