@@ -205,9 +205,12 @@ class ReportHandler:
 
     def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
         """Record the epoch in which a trial diverged, without a finite objective."""
-        known = get_reports(self.study.get_trial(number)).get(last.epoch)  # the search died before the end
-        at = known["time"] if known else now
+        trial = self.study.get_trial(number)
+        known = get_reports(trial).get(last.epoch, {})  # the search died before the end, or the epoch was repeated
+        at = known.get("time", now)
         content = {"epoch": last.epoch, "metrics": last.metrics, "checkpoint": last.checkpoint, **last.costs}
+        if known.get("repeated") or last.epoch in intermediate_values(trial):
+            content["repeated"] = True  # several objectives lose the value that this report replaces
         self.study.record_report(number, last.epoch, {**content, "time": at})
 
     def _save_traceback(self, number: int, traceback: str) -> None:

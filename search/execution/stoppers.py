@@ -180,7 +180,8 @@ class Stoppers:
         number, curve = trial.number, intermediate_values(trial)
         changes = find_changes(trial, self._seen.get(number, UNSEEN))
         self._seen[number] = changes.seen
-        reports = [report for epoch, report in changes.reports if epoch in curve]
+        # The report of a divergence has its epoch. If it was repeated, the curve keeps the value of the former report.
+        reports = [report for epoch, report in changes.reports if epoch in curve and "epoch" not in report]
         last = reports[-1]["time"] if reports else 0.0
         records: list[Record] = [
             (report["time"], number, partial(self.record_report, number, report["metrics"])) for report in reports

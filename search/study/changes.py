@@ -75,8 +75,8 @@ def find_changes(trial: FrozenTrial, seen: SeenTrial = UNSEEN, is_over: bool = F
 def _find_new_reports(trial: FrozenTrial, seen: SeenTrial) -> tuple[Sequence[tuple[int, Report]], int]:
     """Return the new reports of `trial` with their epochs, in the order in which they were made, and the number of all.
 
-    A trial whose newest checkpoint cannot be read repeats epochs. If it diverges in one of them, the new report
-    replaces the one of that epoch, and is the last one.
+    A trial whose newest checkpoint cannot be read repeats epochs. If it diverges in one of them, a new report may
+    replace the one of that epoch. An observer that has seen the former report finds it as the last one.
     """
     attributes = trial.user_attrs
     if "divergence" not in attributes:  # two common cases without a look at all reports
@@ -86,6 +86,6 @@ def _find_new_reports(trial: FrozenTrial, seen: SeenTrial) -> tuple[Sequence[tup
         if num_reports == seen.num_reports + 1 and (report := attributes.get(f"report/{epoch}")) is not None:
             return [(epoch, report)], num_reports
     reports = list(get_reports(trial).items())
-    diverged_at = attributes.get("divergence", {}).get("epoch")
-    reports += [(epoch, report) for epoch, report in reports[:-1] if epoch == diverged_at]
-    return reports[seen.num_reports :], len(reports)
+    if "divergence" in attributes:
+        reports += [(epoch, report) for epoch, report in reports if report.get("repeated")]
+    return list(dict(reports[seen.num_reports :]).items()), len(reports)

@@ -48,9 +48,9 @@ def make_searcher(tmp_path):
     """Makes a searcher over a new study, or `onto` one that there is."""
     locks = []
 
-    def make(onto=None, mode="min", **given):
+    def make(onto=None, mode="min", others=(), **given):
         if onto is None:
-            onto, lock = create_study(tmp_path, RandomSampler, [Objective("val/loss", mode)])
+            onto, lock = create_study(tmp_path, RandomSampler, [Objective("val/loss", mode), *others])
             locks.append(lock)
         return searcher_over(onto, tmp_path, mode=mode, **given)
 

@@ -12,6 +12,7 @@ from searchlight.search.errors import StoreError
 from searchlight.search.execution.stoppers import GpuTimeMeter, Stoppers
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
+from searchlight.search.study.changes import find_changes
 from searchlight.search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
 from searchlight.trainables.worker.messages import Divergence, EpochReport, TrialRelease
 from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, lose, report
@@ -133,6 +134,26 @@ def test_objective_that_is_not_finite_is_never_a_value(make_searcher, mode, valu
     assert watching.events[-2:] == [("reported", 0, 2), ("diverged", 0, "it did")]
     assert find_best(study.get_trials(), Objective("val/loss", mode)) is None
     assert searcher.suggest("t1")["segment"].trial == 1, "the search goes on"
+
+
+@pytest.mark.parametrize("others", [(), (Objective("other", "min"),)], ids=["one objective", "two objectives"])
+@pytest.mark.parametrize(("epoch", "has_report"), [(2, False), (2, True), (3, True)])
+def test_divergence_in_a_repeated_epoch_is_told_once(make_searcher, others, epoch, has_report):
+    stopped = []
+    stoppers = Stoppers(VAL_LOSS, target=StopCondition.from_text("other<0.1"), stop=stopped.append)
+    searcher, study, watching = make_searcher(trials=1, rungs=(9,), others=others, stoppers=stoppers)
+    searcher.suggest("t0")
+    for number in (1, 2, 3):
+        hand_on(searcher, "t0", EpochReport(number, {"val/loss": 0.3, "other": 1.0}, None, {}))
+    lose(searcher, "t0")
+    searcher.suggest("t1")
+    last = EpochReport(epoch, {"val/loss": math.nan, "other": 0.0}, None, {}) if has_report else None
+    end(searcher, "t1", "diverged", "it did", divergence=Divergence("loss", epoch), last=last)
+    assert watching.find("reported") == [("reported", 0, n) for n in (1, 2, 3, epoch)[: 3 + has_report]]
+    assert stopped == [], "a diverged epoch meets no target"
+    anew = find_changes(study.get_trial(0))
+    assert [number for number, _ in anew.reports] == [1, 2, 3]
+    assert anew.seen == watching.seen[0]
 
 
 @pytest.mark.parametrize("end_of_segment", ["at a rung", "interrupted", "completed"])

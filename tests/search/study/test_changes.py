@@ -45,7 +45,7 @@ def test_divergence_in_a_repeated_epoch_is_a_new_report():
     trials.start(0, {"lr": 0.5})
     for epoch in (1, 2, 3):
         trials.report(0, epoch, {"loss": epoch / 10})
-    trials.attributes[0]["report/2"] = {"metrics": {"loss": 9.0}, "time": 0.0}
+    trials.attributes[0]["report/2"] = {"metrics": {"loss": 9.0}, "time": 0.0, "repeated": True}
     trials.attributes[0]["divergence"] = {"kind": "loss", "epoch": 2}
     trials.end(0, "diverged", "loss is nan")
     assert follower.found[-1] == (False, [], [(2, 9.0)], "diverged", "loss is nan")
