@@ -57,9 +57,10 @@ class ParquetCallback(TrialCallback):
             self._write(f"{report_command(self._place)} writes it again")
 
     def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
-        if trial.number in self._trials:  # a start alone would load pandas while the gangs start
+        is_known = trial.number in self._trials
+        self._trials[trial.number] = trial  # first: the thread may write at once, and forgets the change before
+        if is_known:  # a start alone would load pandas while the gangs start
             self._changed.set()
-        self._trials[trial.number] = trial
 
     def _run(self) -> None:
         pause = EVERY_S

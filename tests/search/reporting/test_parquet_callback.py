@@ -8,6 +8,7 @@ import pytest
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting import parquet_callback
 from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.study.trial import get_outcome
 from tests.search.trial_states import TrialStates
 
 LIMIT_S = 20.0
@@ -91,6 +92,13 @@ def test_file_has_everything_at_the_end(searched, monkeypatch, tmp_path):
     with ParquetCallback(tmp_path, searched.said.append, earlier=searched.trials.get_all()):
         pass  # a resumed search that has nothing more to do
     assert searched.rows() == whole
+
+
+def test_change_is_stored_before_the_thread_hears_of_it(searched, monkeypatch):
+    stored, exporter = [], searched.exporter
+    monkeypatch.setattr(exporter._changed, "set", lambda: stored.append(get_outcome(exporter._trials[0])))
+    searched.run_trial()
+    assert stored[-1] == "completed"
 
 
 def test_full_disk_is_told_once_and_keeps_the_last_file(searched):
