@@ -65,8 +65,7 @@ def run_on_ray(
     worker, cluster = _inspect_cluster(config, progress)
     # Earlier trials of a warm start may be in any precision of the space.
     if is_new and uses_existing_cluster() and not worker.get("GPU") and not planned.warm.trials:
-        space, notes = leave_out_fp16(config, planned.space)
-        planned = replace(planned, space=space)
+        planned, notes = _leave_out_fp16(planned)
         for note in notes:
             progress.warn(note)
     opened = open_study(planned)
@@ -104,6 +103,14 @@ def run_on_ray(
     if audit is not None and audit.result is not None:
         _record_audit(study, audit)
     return study.get_record(), tracker
+
+
+def _leave_out_fp16(planned: SearchPlan) -> tuple[SearchPlan, tuple[str, ...]]:
+    """Return the plan for workers without a GPU, and lines for the user. No first point has a fixed precision."""
+    space, notes = leave_out_fp16(planned.config, planned.space)
+    names = {parameter.name for parameter in space.parameters}
+    first = tuple({name: value for name, value in point.items() if name in names} for point in planned.first)
+    return replace(planned, space=space, first=first), notes
 
 
 def _record_audit(study: SearchStudy, audit: AuditFollower) -> None:

@@ -14,6 +14,7 @@ from searchlight.search.config.loading import resolve_config
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.creation import create_search
+from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
@@ -22,6 +23,7 @@ from searchlight.search.experiment.preflight import (
     load_estimate,
     run_preflight,
 )
+from searchlight.search.experiment.ray_run import _leave_out_fp16
 from searchlight.search.experiment.resume import open_search
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
@@ -128,6 +130,13 @@ def test_precision_that_alone_remains_is_fixed():
     space, (line,) = leave_out_fp16(make_config(TOY), resolve_space(TwoModes, {}, {}))
     assert ([p.name for p in space.parameters], space.fixed["precision"]) == (["lr"], "fp32")
     assert "precision=fp32,fp16 keeps it" in line
+
+
+def test_precision_that_the_nodes_fix_leaves_the_first_points():
+    space, first = resolve_space(TwoModes, {}, {}), ({"precision": "fp32", "lr": 0.01}, {"lr": 0.02})
+    planned, notes = _leave_out_fp16(SearchPlan(make_config(TOY), None, space, None, (), first))
+    assert [parameter.name for parameter in planned.space.parameters] == ["lr"]
+    assert (planned.first, len(notes)) == (({"lr": 0.01}, {"lr": 0.02}), 1)
 
 
 def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):
