@@ -186,7 +186,9 @@ class Audit:
         raised = find_error(trial)
         if self._is_partial:  # the task may need its other ranks, or Ray Train
             raised = [make_finding("not-audited", "one rank alone", finding.figure) for finding in raised]
-        self.findings += raised + find_flow(trial)
+        self.findings += raised
+        for found in find_flow(trial):  # check by check: what one raises must not drop the findings before it
+            self.findings += found
 
     def _raises_unwatched(self, trial: ObservedTrial) -> bool:
         """Return whether the same trial raises without the hooks of the audit: only that is a fault of the task."""

@@ -1,5 +1,7 @@
 """The checks of a trial that trains its first windows."""
 
+from collections.abc import Iterator
+
 from searchlight.trainables.preflight.checks.broadcasts import Broadcasts
 from searchlight.trainables.preflight.checks.gradients import MissingGradients
 from searchlight.trainables.preflight.checks.idle_optimizers import IdleOptimizers
@@ -24,8 +26,8 @@ CHECKS: tuple[type[Check], ...] = (
 )
 
 
-def find_flow(trial: ObservedTrial) -> list[Finding]:
-    """Return the findings of all checks of `trial`, which may have ended with an error."""
-    if trial.trainer is None:
-        return []
-    return [finding for check in trial.checks for finding in check.find(trial)]
+def find_flow(trial: ObservedTrial) -> Iterator[list[Finding]]:
+    """Yield the findings of each check of `trial`, which may have ended with an error."""
+    if trial.trainer is not None:
+        for check in trial.checks:
+            yield [*check.find(trial)]

@@ -239,6 +239,22 @@ class SecondOrder(Small):
 add_fault("module-without-gradient", "UnusedModule", TwoModules)
 
 
+@fault("module-without-gradient")
+class LossOnlyInUpdate(TwoModules):
+    """Its loss needs what `update` sets, so that the audit cannot compute the constant term again."""
+
+    term: torch.Tensor | None = None
+
+    def update(self, window):
+        self.term = torch.tensor(0.5)
+        super().update(window)
+        self.term = None
+
+    def loss(self, batch):
+        loss, weight = super().loss(batch)
+        return loss + self.term, weight
+
+
 class Branches(nn.Module):
     def __init__(self, used):
         super().__init__()
