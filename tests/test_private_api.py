@@ -63,12 +63,15 @@ HOOKS = (*of_trainables.MODULE_HOOKS, *of_trainables.OPTIMIZER_HOOKS)
 VALUES: dict[str, Any] = {
     **dict.fromkeys((*HOOKS, "process_groups"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("DataLoaderIterator", "DatasetsCallback", "PlacementGroupCleanerCallback"), inspect.isclass),
+    "count_function_modes": lambda count: count() == 0,
     "DispatchMode": lambda mode: inspect.isclass(mode) and hasattr(mode, "__torch_dispatch__"),
     "get_nnz": lambda count: count(SPARSE) == 3,
     "get_saved_tensor_hooks": lambda get: get(False) is None,
     "get_tensor_version": lambda version: version(torch.ones(1).add_(1)) == 1,
+    "is_full_backward_hook": lambda value: value in (None, True, False),
     "ray_node": lambda node: node is None or hasattr(node, "dead_processes"),
     "print_options": lambda options: "precision" in vars(options),
+    "validate_distribution_args": lambda value: isinstance(value, bool),
     "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),
     "InternalKVGetRequest": lambda request: request(namespace=b"a", key=b"b").key == b"b",
 }

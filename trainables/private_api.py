@@ -38,12 +38,15 @@ NAMES = {
     "get_fsdp_state": "torch.distributed.fsdp:FSDPModule._get_fsdp_state",
     # Settings of torch
     "async_compile": "torch._inductor.async_compile:AsyncCompile",
+    "count_function_modes": "torch:_C._len_torch_function_stack",
     "dynamo_config": "torch._dynamo.config:",
     "functorch_config": "torch._functorch.config:",
     "get_saved_tensor_hooks": "torch:_C._autograd._top_saved_tensors_default_hooks",
     "inductor_config": "torch._inductor.config:",
+    "is_full_backward_hook": "torch.nn.modules.module:_global_is_full_backward_hook",
     "print_options": "torch:_tensor_str.PRINT_OPTS",
     "process_groups": "torch.distributed.distributed_c10d:_world.pg_map",
+    "validate_distribution_args": "torch.distributions:Distribution._validate_args",
     **{name: f"torch.nn.modules.module:_global_{name}" for name in MODULE_HOOKS},
     **{name: f"torch.optim.optimizer:_global_{name}" for name in OPTIMIZER_HOOKS},
 }

@@ -168,6 +168,7 @@ COMPARED_NAMES = (
     "torch.backends.mha.get_fastpath_enabled()", "torch.backends.mkldnn.fp32_precision",
     "torch.backends.opt_einsum.enabled", "torch.get_num_interop_threads()", "torch.is_inference_mode_enabled()",
     "torch.utils.deterministic.fill_uninitialized_memory",
+    *(f"{PRIVATE}{name}" for name in ("count_function_modes()", "is_full_backward_hook", "validate_distribution_args")),
 )  # fmt: skip
 
 SETTINGS = {
@@ -204,7 +205,7 @@ SETTINGS = {
     "the thresholds of the garbage collector": Setting(gc.get_threshold, lambda counts: gc.set_threshold(*counts)),
     "numpy's treatment of errors": Setting(np.geterr, lambda state: np.seterr(**state)),
     "numpy's print options": Setting(np.get_printoptions, lambda options: np.set_printoptions(**options)),
-    **{name: Setting(partial(read_name, name)) for name in COMPARED_NAMES},
+    **{name.removeprefix(PRIVATE): Setting(partial(read_name, name)) for name in COMPARED_NAMES},
     "the flushing of denormals": Setting(lambda: (torch.tensor(1e-39, dtype=torch.float32, device="cpu") * 1.0).item()),
     "what torch.load may make": Setting(
         # Modules of torch add theirs when they are imported.

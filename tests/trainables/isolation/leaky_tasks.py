@@ -136,6 +136,11 @@ LIMIT = resource.getrlimit(resource.RLIMIT_AS)
 
 # What a trial does to a setting that is not restored, by the name of the setting.
 CHANGES: dict[str, Change] = {
+    "count_function_modes()": entered(BaseTorchFunctionMode),
+    "is_full_backward_hook": (
+        lambda: KEPT.push(modules.register_module_full_backward_hook(hook)),
+        lambda: setattr(modules, "_global_is_full_backward_hook", None),
+    ),
     "torch.get_default_device()": entered(enter_device),
     "the hooks of saved tensors": entered(lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)),
     "torch.is_inference_mode_enabled()": entered(torch.inference_mode),
@@ -144,6 +149,7 @@ CHANGES: dict[str, Change] = {
         lambda: setattr(vars(torch.backends)["m"], "__allow_nonbracketed_mutation_flag", True),
     ),
     "torch.backends.mha.get_fastpath_enabled()": switched(torch.backends.mha.set_fastpath_enabled, False, True),
+    "validate_distribution_args": switched(torch.distributions.Distribution.set_default_validate_args, False, True),
     "what torch.load may make": (
         lambda: torch.serialization.add_safe_globals([threading.Thread]),
         lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(threading.Thread),
