@@ -21,6 +21,7 @@ from searchlight.trainables.private_api import DispatchMode
 REPEATS = 5
 LONGEST_S = 0.5  # after which a measurement is not repeated
 GAIN = 0.97  # of the time or the memory of fp32, below which a mode is a gain
+SLOW = 3.0  # times the time of fp32, above which no saved memory is worth it on a CPU: such a mode is emulated
 COSINE, LOSS_ERROR = 0.9, 0.05  # beyond which a mode is told to be inaccurate
 UNDERFLOW = 0.01  # share of the elements of a gradient that may vanish
 SCALES = [2.0**exponent for exponent in (0, 4, 8, 12, 16, 20, 24)]
@@ -30,7 +31,7 @@ CONSTANT_ERROR = "without overflow"  # how torch refuses -1e9 in half precision
 declare_kinds(
     "Precision",
     Kind("mode-unsupported", "warning", "Leave the precision out: --search precision=..."),
-    Kind("mode-without-gain", "warning", "Leave the precision out: it saves neither time nor memory here."),
+    Kind("mode-without-gain", "warning", "Leave the precision out: what it saves here is not worth its time."),
     Kind("mode-does-not-run", "warning", "Look for autocast(enabled=False), float() or custom functions."),
     Kind("mode-fails", "error", "Correct the operation, or leave the precision out: --search precision=..."),
     Kind("mode-not-finite", "error", "Compute the operation in fp32, or scale what goes into it."),
@@ -209,7 +210,8 @@ def _judge_mode(
         yield make_finding("mode-does-not-run", subject, figure)
     time_ratio = report.seconds / fp32.seconds
     memory_ratio = report.saved_bytes / fp32.saved_bytes if fp32.saved_bytes else 1.0
-    if time_ratio > GAIN and memory_ratio > GAIN:
+    is_slow = time_ratio > SLOW and trial.task.context.device.type == "cpu"
+    if is_slow or (time_ratio > GAIN and memory_ratio > GAIN):
         figure = f"{time_ratio:.2f} times the time of fp32, {memory_ratio:.2f} times the memory of activations"
         yield make_finding("mode-without-gain", subject, figure)
     if products.overflow:

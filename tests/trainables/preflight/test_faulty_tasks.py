@@ -1,14 +1,17 @@
 """Audit faulty tasks: each fault is found by its name."""
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.preflight import modes
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
-from tests.trainables.preflight.faulty_tasks import FAULTS
+from tests.trainables.preflight.faulty_tasks import FAULTS, SmallConfig
 
 
 def audit(task: type[Any], limit_s: float = 60.0, **request: Any) -> AuditResult:
@@ -30,3 +33,12 @@ def test_faulty_task_is_found_by_name(kind, task, request_, monkeypatch):
     monkeypatch.setattr(modes, "measure_seconds", take_one_second)
     found = audit(task, **request_).findings
     assert kind in {finding.name for finding in found}, [str(finding) for finding in found]
+
+
+@pytest.mark.parametrize(("device", "seconds", "is_found"), [("cpu", 2, False), ("cpu", 4, True), ("cuda", 4, False)])
+def test_slow_precision_on_a_cpu_is_no_gain_though_it_saves_memory(device, seconds, is_found):
+    task = SimpleNamespace(config=SmallConfig(), context=SimpleNamespace(device=torch.device(device)))
+    fp32 = modes.ModeReport("fp32", loss=1.0, seconds=1.0, saved_bytes=100, products=1.0)
+    fp16 = replace(fp32, precision="fp16", seconds=seconds, saved_bytes=50)
+    found = modes._judge_mode(fp16, fp32, modes.Products(), "fp16", SimpleNamespace(task=task))
+    assert [finding.name for finding in found] == ["mode-without-gain"] * is_found
