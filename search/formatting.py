@@ -40,7 +40,7 @@ def format_command(name: str) -> str:
     An installation has the command searchlight, also for a notebook. A clone has a script, as a relative path.
     """
     program = Path(sys.argv[0])
-    if program.name not in {PROGRAM, *(script.split()[0] for script in SCRIPTS.values())}:
+    if program.name != PROGRAM and program.resolve().parent != PACKAGE.resolve().parent / "search":
         program = Path(sys.executable).with_name(PROGRAM)
     if program.name == PROGRAM and program.exists():
         return f"{PROGRAM if _is_on_path(program) else _shorten_path(program.absolute())} {name}"

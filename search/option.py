@@ -142,6 +142,12 @@ REPLACED = {  # options of older versions, and what to use instead
 RETIRED_KEYS = {"memory_growth", "cold", "price_per_hour", "log_model", "mode"}  # older search.yaml files have them
 
 
+def find_retired_keys(values: Mapping[str, Any]) -> list[str]:
+    """Return the set keys of an older search.yaml that no option of this version stands for."""
+    lost = ["price_per_hour", "log_model", *(() if values.get("objective") else ("mode",))]
+    return [key for key in lost if values.get(key)]
+
+
 def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` of an older search.yaml or study by the keys of this version."""
     current = {key: value for key, value in values.items() if key not in RETIRED_KEYS}

@@ -18,7 +18,7 @@ from typing import Any
 
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.formatting import DISTRIBUTION, join_words
-from searchlight.trainables.registry import PACKAGE, TASKS, accept_former_names, find_tasks, load_class
+from searchlight.trainables.registry import PACKAGE, TASKS, accept_former_names, find_tasks, is_library, load_class
 from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
@@ -73,7 +73,10 @@ def load_task_source(text: str) -> TaskSource:
 
 def _load_installed_task(name: str, reference: str) -> TaskSource:
     try:
-        return TaskSource(name, load_class(reference), reference)
+        with redirect_stdout(sys.stderr):
+            target = load_class(reference)
+    except AttributeError as error:
+        raise UsageError(f"task {name} must be in {reference.partition(':')[0]}, but {error}.") from error
     except ModuleNotFoundError as error:
         package = next((point.dist for point in entry_points(group=TASKS) if point.name == name), None)
         distribution = f"{DISTRIBUTION}[tasks]" if package is None or package.name == DISTRIBUTION else package.name
@@ -81,6 +84,7 @@ def _load_installed_task(name: str, reference: str) -> TaskSource:
             f"task {name} must have the packages that it imports, but there is no {error.name}. "
             f"Install them: pip install '{distribution}'"
         ) from error
+    return TaskSource(name, check_target(target, f"task {name}"), reference)
 
 
 def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
@@ -116,7 +120,7 @@ def _import_module(path: Path) -> ModuleType:
         raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(folder)
-        _imported.update(key for key in sys.modules.keys() - others if _get_file(key).startswith(f"{folder}{os.sep}"))
+        _imported.update(key for key in sys.modules.keys() - others if _is_in(path.parent, key))
     return module
 
 
@@ -126,20 +130,16 @@ def choose_module_name(path: Path) -> str:
     It is that of the file, unless the name is no identifier, or belongs to an installed module, which workers import.
     """
     name = path.stem
-    if name.isidentifier() and not keyword.iskeyword(name) and not _is_library(name):
+    if name.isidentifier() and not keyword.iskeyword(name) and not is_library(name):
         return name
     identifier = re.sub(r"\W", "_", name)
     return f"task_{identifier}"
 
 
-def _is_library(name: str) -> bool:
-    if name in sys.stdlib_module_names or name == PACKAGE.name:
-        return True
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module of another task that was created without a spec
-        return False
-    return spec is not None and "-packages" in str(spec.origin)
+def find_copy(code: Path, path: Path) -> Path | None:
+    """Return the copy of the task's file `path` in the folder `code` of a search, or None without one."""
+    copies = (code / name for name in (path.name, f"{choose_module_name(path)}.py"))
+    return next((copy for copy in copies if copy.is_file()), None)
 
 
 def _forget_modules(folder: Path) -> None:
@@ -149,15 +149,21 @@ def _forget_modules(folder: Path) -> None:
     """
     names = {path.stem for path in folder.iterdir()} - {*sys.stdlib_module_names, PACKAGE.name, "__main__"}
     namesakes = [name for name in sys.modules if name.partition(".")[0] in names and "-packages" not in _get_file(name)]
-    for name in {*_imported, *namesakes}:
-        if name in _imported or not _get_file(name).startswith(f"{folder}{os.sep}"):
-            sys.modules.pop(name, None)
+    for name in [*_imported, *(name for name in namesakes if not _is_in(folder, name))]:
+        sys.modules.pop(name, None)
     _imported.clear()
+
+
+def _is_in(folder: Path, name: str) -> bool:
+    """Return whether an imported module is a file of the user in `folder`, which may contain an environment, too."""
+    file = _get_file(name)
+    return file.startswith(f"{folder}{os.sep}") and "-packages" not in file
 
 
 def _get_file(name: str) -> str:
     """Return the file of an imported module, the folder of one without a file, or ""."""
-    attributes = vars(sys.modules[name])  # not getattr: some modules import others on attribute access
+    # Not getattr: some modules import others on attribute access. An entry may be None, to block a library.
+    attributes = getattr(sys.modules[name], "__dict__", {})
     return str(attributes.get("__file__") or next(iter(attributes.get("__path__", ())), ""))
 
 
@@ -241,11 +247,14 @@ def find_imported_modules(path: Path) -> dict[str, Path]:
 
 def find_modules(folder: Path) -> dict[str, Path]:
     """Return all Python files in `folder`, and all folders in it that hold Python files, by module name."""
+    # In the root of a clone, Searchlight's own folders are no modules of the user.
+    ours = {PACKAGE.resolve(), *(link.resolve() for link in PACKAGE.resolve().iterdir() if link.is_symlink())}
     files = [*folder.glob("*.py"), *{file.parent for file in folder.glob("*/*.py")}]
+    files += {package.parents[1] for package in folder.glob("*/*/__init__.py")}
     return {
         file.name.removesuffix(".py"): file
-        for file in sorted(files)
-        if file.name.removesuffix(".py").isidentifier() and file.name != PACKAGE.name
+        for file in sorted({*files})
+        if file.name.removesuffix(".py").isidentifier() and file.resolve() not in ours
     }
 
 

@@ -38,6 +38,7 @@ def find_tasks() -> dict[str, str]:
 
 def load_class(reference: str) -> "type[Task[Any]]":
     """Import and return the task class of a reference "module:Class"."""
+    accept_former_names()
     module, _, name = reference.partition(":")
     return cast("type[Task[Any]]", getattr(importlib.import_module(module), name))
 
@@ -64,7 +65,8 @@ class OwnModules:
         return bool(own)
 
     def _is_own(self, name: str) -> bool:
-        file = vars(sys.modules[name]).get("__file__")  # not getattr: some modules import others on attribute access
+        # Not getattr: some modules import others on attribute access. An entry may be None, to block a library.
+        file = getattr(sys.modules[name], "__dict__", {}).get("__file__")
         if not file or not self._folder or not file.startswith(self._folder) or not file.endswith(".py"):
             return False
         if name == "__main__" or file.startswith(f"{PACKAGE}{os.sep}"):
@@ -89,14 +91,28 @@ def link_modules(folder: Path, code: Path) -> Path:
     """Create `folder` with links to Searchlight and to `code`, a copy of the modules of a task. Return `folder`.
 
     A process that has `folder` in PYTHONPATH imports this Searchlight, and finds the modules by `enter_task_folder`.
-    They are in no entry of PYTHONPATH, since a file such as queue.py would hide a module of the standard library from
-    every process of Ray.
+    Other processes of Ray, such as those of the task's own remote functions, import the modules from there, too. Files
+    such as queue.py are left out: they would hide a module of the standard library from every process.
     """
     folder.mkdir()
     (folder / PACKAGE.name).symlink_to(PACKAGE.resolve())
     if code.is_dir():
         (folder / TASK_FOLDER).symlink_to(code)
+        for module in code.iterdir():
+            if module.name != "__pycache__" and not is_library(module.name.removesuffix(".py")):
+                (folder / module.name).symlink_to(module)
     return folder
+
+
+def is_library(name: str) -> bool:
+    """Return whether a top-level module of this name is installed, or belongs to Python or to Searchlight."""
+    if name in sys.stdlib_module_names or name in (PACKAGE.name, "__main__"):
+        return True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a module that was created without a spec
+        return False
+    return spec is not None and "-packages" in str(spec.origin)
 
 
 def enter_task_folder() -> None:
@@ -108,7 +124,6 @@ def enter_task_folder() -> None:
     folder = next((str(path.resolve()) for path in found if path.is_dir()), None)
     if folder is not None and folder not in sys.path:
         sys.path.insert(0, folder)
-    accept_former_names()
 
 
 def get_python_path() -> str:

@@ -15,8 +15,16 @@ from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
 from searchlight.search.folder.locations import local_path_of
-from searchlight.search.option import option_name, read_yaml, translate_retired_keys, wrap_in_list
+from searchlight.search.option import (
+    REPLACED,
+    find_retired_keys,
+    option_name,
+    read_yaml,
+    translate_retired_keys,
+    wrap_in_list,
+)
 from searchlight.search.schedulers.pbt import default_population
+from searchlight.search.task_source import find_copy
 from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9
@@ -30,6 +38,8 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         UsageError: Options are wrong. The message has a line for each problem.
     """
     from_file = _read_yaml(file)
+    if gone := find_retired_keys(from_file):
+        raise UsageError(*(f"{file}: {key} is gone. Use {REPLACED[option_name(key)]}." for key in gone))
     values = translate_retired_keys({**from_file, **given})
     for key in ("set", "search", "resources"):  # an option changes one parameter and keeps the others of the file
         of_file = from_file.get(key) or {}
@@ -106,9 +116,9 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
         "quiet": False,
     }
     path, _, name = before["task"].rpartition(":")
-    copy = local_path_of(place) / "code" / Path(path).name
-    if path.endswith(".py") and not Path(path).exists() and copy.exists():
-        before["task"] = f"{copy}:{name}"
+    if path.endswith(".py") and not Path(path).exists():
+        copy = find_copy(local_path_of(place) / "code", Path(path))
+        before["task"] = f"{copy or path}:{name}"
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
 
 

@@ -32,7 +32,6 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight report` | `--replay` | Send [data that MLflow has missed](mlflow.md#when-the-server-is-unavailable). |
 | `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](models.md). |
 | `searchlight report` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
-
 | `searchlight init` | `FILE` | Write a task to begin from. Default: my_task.py. |
 
 In a clone that is not installed, `python search/run.py` stands for `searchlight run`. It resumes with `--resume NAME`,

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from searchlight.search.execution.options import BudgetOptions, ResourceOptions, TrialOptions
-from searchlight.search.option import list_options, option
+from searchlight.search.option import REPLACED, list_options, option, option_name
 from searchlight.search.samplers.options import SamplerOptions
 from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.options import SpaceOptions
@@ -62,6 +62,15 @@ class SearchConfig(
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
         "Task", ..., "", "Task to train: arc, liquid, lm, FILE.py:ClassName or FILE.py:function."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_former_options(cls, values: Any) -> Any:
+        for name in values if isinstance(values, dict) else ():
+            if option_name(name) in REPLACED:
+                raise ValueError(f"{name} is gone. Use {REPLACED[option_name(name)]}.")
+        return values
+
     quiet: bool = option("Output", False, "", "Print only warnings, failures and the result.", resumable=True)
 
 

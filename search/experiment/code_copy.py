@@ -1,5 +1,6 @@
 """The copies of a task's files that a search keeps, one for each version that it ran."""
 
+import hashlib
 import itertools
 import shutil
 from pathlib import Path
@@ -10,12 +11,14 @@ from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import compute_digests
 
 CODE = "code"
+EMPTY = hashlib.sha256(b"").hexdigest()  # of a file that marks a package: earlier versions recorded these as well
 
 
 def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
     """Record the files that the task imports. Return a line about those that have changed since the search last ran."""
     source, config = planned.source, planned.config
     before, current = study.metadata["files"], compute_digests(source.modules)
+    before = {name: digest for name, digest in before.items() if digest != EMPTY or not name.endswith("/__init__.py")}
     changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
     # An older search has recorded files that it did not import.
     changed = [name for name in changed if name.partition("/")[0] in source.modules]
@@ -54,8 +57,7 @@ def copy_code(source: TaskSource, folder: Path) -> None:
 def _is_outdated(code: Path, source: TaskSource) -> bool:
     """Return whether the task imports a file whose copy has other content."""
     copies = compute_digests({name: path for name in source.modules if (path := code / name).exists()})
-    added = {f"{name}/__init__.py" for name, path in source.modules.items() if not (path / "__init__.py").exists()}
-    return compute_digests(source.modules) != {name: copies[name] for name in copies if name not in added}
+    return compute_digests(source.modules) != copies
 
 
 def _get_archive(code: Path) -> Path:

@@ -83,6 +83,7 @@ def compute_digests(modules: Mapping[str, Path]) -> dict[str, str]:
         (Path(name) / file.relative_to(path)).as_posix(): file
         for name, path in modules.items()
         for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))
+        if file != path / "__init__.py" or file.stat().st_size  # the copy of a folder without one has an empty one
     }
     return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 

@@ -57,7 +57,7 @@ def test_outlier_does_not_flatten_the_axis(mode):
 
 @pytest.mark.parametrize("place", ["the project", "elsewhere"])
 def test_command_of_a_script_works_where_one_stands(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["search/report.py"])
+    monkeypatch.setattr("sys.argv", [f"{ROOT}/search/report.py"])
     monkeypatch.chdir(ROOT if place == "the project" else tmp_path)
     command = format_command("report")
     assert command.endswith(" search/report.py" if place == "the project" else f" {ROOT}/search/report.py")

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from searchlight.search.task_source import load_task_source
+from searchlight.search.task_source import find_copy, find_modules, load_task_source
 from searchlight.trainables import registry
 from tests.conftest import ROOT
 from tests.search.refusals import problems_of
@@ -94,6 +95,40 @@ def test_files_with_names_of_the_standard_library_harm_nobody(write, tmp_path):
     assert {*load_task_source(text).modules} == {"my_task.py", "nets.py"}
 
 
+def test_libraries_of_an_environment_in_the_folder_stay_imported(write):
+    """Torch and numpy cannot be imported twice in a process."""
+    task = "import sys, colors\nsys.modules['blocked'] = None\n" + TASK.format(imported="nets import Net")
+    text = write(my_task=task, nets="class Net: ...", **{".venv/lib/site-packages/colors": ""})
+    folder = Path(text).parent / ".venv" / "lib" / "site-packages"
+    sys.path.append(str(folder))
+    load_task_source(text)
+    before = sys.modules["colors"], sys.modules["nets"]
+    load_task_source(text)
+    assert (sys.modules.pop("colors"), sys.modules.pop("blocked")) == (before[0], None)
+    assert sys.modules["nets"] is not before[1]
+
+
+def test_copy_of_a_task_is_found_by_its_name_in_the_search(write, tmp_path):
+    (tmp_path / "task_my_script.py").touch()
+    assert find_copy(tmp_path, Path("gone/my-script.py")) == tmp_path / "task_my_script.py"
+    (tmp_path / "my_task.py").touch()
+    assert find_copy(tmp_path, Path("gone/my_task.py")) == tmp_path / "my_task.py"
+    assert find_copy(tmp_path, Path("gone/other.py")) is None
+
+
+def test_folders_of_a_clone_are_no_modules_of_a_task_in_its_root():
+    assert not {"models", "search", "searchlight", "trainables"} & {*find_modules(ROOT)}
+
+
+def test_processes_find_the_modules_of_a_task_but_none_that_hides_a_library(write, tmp_path):
+    code = Path(write(my_task="", helper="", queue="", ray="", models__nets="")).parent
+    links = registry.link_modules(tmp_path / "links", code)
+    assert {link.name for link in links.iterdir()} == {
+        "searchlight", "searchlight_task", "my_task.py", "helper.py", "models",
+    }  # fmt: skip
+    assert (links / "searchlight_task" / "queue.py").exists()
+
+
 def test_error_of_a_task_is_told(write):
     text = write(my_task=TASK.format(imported="nets import Net"), nets="")
     (problem,) = problems_of(load_task_source, text)
@@ -108,16 +143,22 @@ def test_installed_package_adds_a_task_by_an_entry_point(write, tmp_path, monkey
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[searchlight.tasks]\ntheirs = theirs:MyTask\nmissing = missing_module:MyTask\n"
+        "gone = theirs:Gone\nnone = theirs:Net\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path / "user"), *sys.path])
     registry.find_tasks.cache_clear()
     source = load_task_source("theirs")
     assert (source.reference, source.modules) == ("theirs:MyTask", {})
-    assert [*registry.find_tasks()] == ["arc", "liquid", "lm", "theirs", "missing"]
+    assert [*registry.find_tasks()] == ["arc", "liquid", "lm", "theirs", "missing", "gone", "none"]
     assert problems_of(load_task_source, "missing") == [
         "task missing must have the packages that it imports, but there is no missing_module. "
         "Install them: pip install 'theirs'"
     ]
+    assert problems_of(load_task_source, "gone") == [
+        "task gone must be in theirs, but module 'theirs' has no attribute 'Gone'."
+    ]
+    (problem,) = problems_of(load_task_source, "none")
+    assert problem.startswith("task none must be a class that derives from Task")
     registry.find_tasks.cache_clear()
 
 

@@ -16,14 +16,14 @@ from searchlight.search.formatting import log_model_command, replay_command, res
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value
-from searchlight.search.task_source import choose_module_name, load_task_source
+from searchlight.search.task_source import find_copy, load_task_source
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model import ModelRequest
 from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.run_content import LONGEST_PARAM
 from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
-from searchlight.trainables.registry import find_tasks, link_modules
+from searchlight.trainables.registry import link_modules
 
 TIMEOUT_S = 900.0  # building a task may load its data
 
@@ -66,11 +66,15 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
     tracking_uri, _ = resolve_tracking_uri(config, tracking_environment(searched.about))
     path, _, name = task.rpartition(":")
     code = folder / "code"  # earlier versions made none if the search ran on an existing cluster
-    modules = sorted(code.iterdir()) if code.is_dir() else load_task_source(task).modules.values()
+    if path and (copy := find_copy(code, Path(path))):
+        reference, modules = f"{copy.stem}:{name}", sorted(code.iterdir())
+    else:
+        source = load_task_source(task)
+        reference, modules = source.reference, [*source.modules.values()]
     tags = {"search": place.name, "trial_id": best.trial_id, "objective": searched.objective.metric}
     tags |= {"value": best.value} if best.run is None else _build_run_tags(searched, best.run)
     request = ModelRequest(
-        reference=f"{choose_module_name(Path(path))}:{name}" if path else find_tasks()[name],
+        reference=reference,
         trained=best.checkpoint,
         code=[str(module) for module in modules if module.name != "__pycache__"],
         experiment=config.experiment,

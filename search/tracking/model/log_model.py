@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def log_model(request: ModelRequest) -> str:
             code_paths=[str(_copy_package(Path(folder))), *request.code],
             signature=signature,
             input_example=example,
-            pip_requirements=_collect_requirements([Path(path) for path in request.code]),
+            pip_requirements=_collect_requirements(request),
         )
     registered = f"models:/{request.register}/{info.registered_model_version}"
     return registered if request.register else info.model_uri
@@ -107,20 +107,26 @@ def _find_model(client: MlflowClient, run: Run, register: str, tags: dict[str, s
     return next((model.model_uri for model in models if tags.items() <= model.tags.items()), None)
 
 
-def _collect_requirements(own: Sequence[Path]) -> list[str]:
-    """Return the requirements of the task's files and of our imported modules. Workers' modules need Ray."""
+def _collect_requirements(request: ModelRequest) -> list[str]:
+    """Return the requirements of the task and of our imported modules. Workers' modules need Ray.
+
+    The package of an installed task is one of them.
+    """
+    own = [Path(path) for path in request.code]
     packages = (f"{PACKAGE.name}.trainables.", f"{PACKAGE.name}.models.")
     loaded = [module.__file__ for name, module in [*sys.modules.items()] if name.startswith(packages)]
     files = [file for path in own for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return pin_requirements([SERVED, *map(Path, filter(None, loaded)), *files])
+    package = request.reference.partition(":")[0].partition(".")[0]
+    return pin_requirements([SERVED, *map(Path, filter(None, loaded)), *files], {package})
 
 
-def pin_requirements(files: Iterable[Path]) -> list[str]:
-    """Return `name==version` of each distribution that one of `files` imports, anywhere in the file.
+def pin_requirements(files: Iterable[Path], packages: Iterable[str] = ()) -> list[str]:
+    """Return `name==version` of the distributions of `packages`, and of those that `files` import anywhere.
 
     The local part of a version such as 2.13.0+cpu is removed, since package indexes do not have it.
     """
-    names = {name for file in files for name in _find_imports(file)} - sys.stdlib_module_names - {PACKAGE.name}
+    names = {*packages, *(name for file in files for name in _find_imports(file))}
+    names -= sys.stdlib_module_names | {PACKAGE.name}
     distributions = packages_distributions()
     found = {found for name in names for found in distributions.get(name, ())}
     return sorted(f"{name}=={version(name).partition('+')[0]}" for name in found)

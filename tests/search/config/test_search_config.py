@@ -192,18 +192,29 @@ def test_file_may_list_choices(from_file):
 @pytest.mark.parametrize(
     ("retired", "current"),
     [
-        ("memory_growth: 2.0\nprice_per_hour: 2.5\nlog_model: true", ""),
+        ("memory_growth: 2.0\nlog_model: false", ""),
         ("cold: true", "recycle_after: 1"),
         ("cold: true\nrecycle_after: 2", "recycle_after: 2"),
         ("cold: false", ""),
         ("objective: loss\nmode: min", "objective: loss:min"),
         ("objective: [loss, time:max]\nmode: min", "objective: [loss:min, time:max]"),
         ("objective: loss:min\nmode: min", "objective: loss:min"),
-        ("mode: min", ""),
     ],
 )
 def test_retired_keys_of_a_file_become_current_ones(from_file, retired, current):
     assert from_file(f"task: arc\nname: one\n{retired}") == from_file(f"task: arc\nname: one\n{current}")
+
+
+def test_retired_keys_without_a_current_one_are_refused(tmp_path):
+    file = tmp_path / "old.yaml"
+    file.write_text("task: arc\nprice_per_hour: 2.5\nlog_model: true\nmode: min\n")
+    assert problems_of(load_config, {}, file) == [
+        f"{file}: price_per_hour is gone. Use the hours of --preflight, times the price.",
+        f"{file}: log_model is gone. Use --register MODEL, or log the model after the search: report NAME --log-model.",
+        f"{file}: mode is gone. Use --objective METRIC:min or METRIC:max.",
+    ]
+    with pytest.raises(ValueError, match=r"mode is gone\. Use --objective METRIC:min or METRIC:max"):
+        SearchConfig(task="arc", mode="max")
 
 
 def test_warm_start_takes_names_folders_and_experiments(tmp_path, monkeypatch):
