@@ -182,12 +182,11 @@ class StudySearcher(Searcher):
 
     def _next_confirming_segment(self) -> SegmentAssignment | None:
         """Return a confirming run once all trials of the search are idle, or None."""
-        if self.confirmation is None:
+        live = self.study.live  # first: idle gangs ask often, and the study may have thousands of trials
+        if self.confirmation is None or any(not is_confirming(self.study.get_trial(number)) for number in live):
             return None
-        trials, live = self.study.get_trials(), self.study.live
+        trials = self.study.get_trials()
         searched, runs = split_trials(trials)
-        if any(trial.number in live for trial in searched):
-            return None
         for trial in runs:
             if trial.state == TrialState.RUNNING and trial.number not in live:
                 self.limits.search_over.set()

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from unittest.mock import Mock
 
 import pytest
 from optuna.trial import TrialState
@@ -226,6 +227,15 @@ def test_as_many_segments_run_as_there_is_room_for(make_searcher):
     room = 1
     report(searcher, "t0", 1, 0.3, done=True)
     assert searcher.suggest("t5") is None
+
+
+def test_gang_that_waits_for_the_last_trial_reads_no_trials(make_searcher, monkeypatch):
+    searcher, study, _ = make_searcher(trials=1)
+    searcher.suggest("t0")
+    searcher.confirmation, read = Mock(), Mock()
+    monkeypatch.setattr(study, "get_trials", read)
+    assert searcher.suggest("t1") is None
+    read.assert_not_called()
 
 
 @pytest.mark.parametrize("again", [False, True])
