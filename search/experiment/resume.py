@@ -1,14 +1,18 @@
 """Opens the study of a search to resume it where its driver left it, and says what has changed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.distributions import json_to_distribution
+from optuna.distributions import CategoricalDistribution, json_to_distribution
 from optuna.trial import FrozenTrial
 
 from searchlight.search.config.loading import build_resume_config
 from searchlight.search.errors import UsageError
-from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
+from searchlight.search.execution.cluster.local_machine import (
+    leave_out_fp16,
+    may_train_on_gpus,
+    uses_existing_cluster,
+)
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
@@ -26,6 +30,7 @@ from searchlight.search.study.study import SearchStudy
 from searchlight.search.task_source import load_task_source
 from searchlight.search.tracking.uri import URI, check_tracking, redact, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.precision import Precision
 
 
 def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
@@ -90,7 +95,8 @@ def _restore_plan(
     check_tracking(config, tracking_environment(about))
     source = load_task_source(config.task)
     declared = build_space(config, source)
-    if not may_train_on_gpus(config):
+    may_lack_gpus = uses_existing_cluster() or not may_train_on_gpus(config)
+    if may_lack_gpus and Precision.FP16 not in _list_precisions(about):  # the search left it out, too
         declared, _ = leave_out_fp16(config, declared)
     space, notes = _resolve_space(about, declared)
     planned = build_plan(config, source, space)
@@ -101,6 +107,14 @@ def _restore_plan(
             f"but has {current.metric} {current.mode}."
         )
     return planned, notes
+
+
+def _list_precisions(about: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the precisions that the search began with, searched or fixed."""
+    if "precision" not in about["searched"]:
+        return [about["fixed"].get("precision")]
+    distribution = json_to_distribution(about["searched"]["precision"])
+    return distribution.choices if isinstance(distribution, CategoricalDistribution) else []
 
 
 def _resolve_space(about: Mapping[str, Any], current: Space) -> tuple[Space, list[str]]:

@@ -148,8 +148,8 @@ def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):
     assert may_train_on_gpus(cpus), "its nodes decide"
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_resumed_search_keeps_the_space_that_it_began_with(on_cpus, monkeypatch, gpus):
+@pytest.mark.parametrize(("gpus", "is_joined"), [(0, False), (1, False), (1, True)])
+def test_resumed_search_keeps_the_space_that_it_began_with(on_cpus, monkeypatch, gpus, is_joined):
     planned = on_cpus()
     planned.config.local_path.mkdir(parents=True)
     created = create_search(planned)
@@ -157,11 +157,12 @@ def test_resumed_search_keeps_the_space_that_it_began_with(on_cpus, monkeypatch,
     created.study.save_metadata({**created.study.metadata, "left_out": {"fp16": "this CPU emulates it"}})
     created.store.close()
     monkeypatch.setitem(open_search.__globals__, "may_train_on_gpus", lambda config: bool(gpus))
+    monkeypatch.setitem(open_search.__globals__, "uses_existing_cluster", lambda: is_joined)
     resumed, opened = open_search(planned.config.path, {})
     opened.store.close()
     assert precisions_of(resumed.space) == ["fp32,bf16"]
     told = ["precision stays searched in fp32,bf16, as before, and is not searched in fp32,bf16,fp16"]
-    assert [note for note in opened.notes if "precision" in note] == told * gpus
+    assert [note for note in opened.notes if "precision" in note] == told * (gpus and not is_joined)
 
 
 def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch):
