@@ -126,7 +126,9 @@ def plan(config: SearchConfig) -> SearchPlan:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that
     space = build_space(config, source)
-    space, notes = (space, ()) if may_train_on_gpus(config) else leave_out_fp16(config, space)
+    notes: tuple[str, ...] = ()
+    if not may_train_on_gpus(config) and not config.warm_start:  # earlier trials may be in any precision of the space
+        space, notes = leave_out_fp16(config, space)
     planned = replace(build_plan(config, source, space), notes=notes)
     first = initial_points(planned.space, config.try_, config.trials)
     fresh = planned.schedule.max_fresh_trials or config.trials

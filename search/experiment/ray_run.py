@@ -63,8 +63,8 @@ def run_on_ray(
     """
     config, start = planned.config, services.enter_context
     worker, cluster = _inspect_cluster(config, progress)
-    # Earlier trials of a warm start may be in any precision of the space.
-    if is_new and uses_existing_cluster() and not worker.get("GPU") and not planned.warm.trials:
+    # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
+    if is_new and uses_existing_cluster() and not worker.get("GPU") and not config.warm_start:
         planned, notes = _leave_out_fp16(planned)
         for note in notes:
             progress.warn(note)

@@ -25,6 +25,7 @@ from searchlight.search.experiment.preflight import (
 )
 from searchlight.search.experiment.ray_run import _leave_out_fp16
 from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.warm_start import WarmStart
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.space.search_space import resolve_space
@@ -90,6 +91,13 @@ def precisions_of(space):
 def test_fp16_is_left_out_of_a_search_without_gpus(on_cpus):
     planned = on_cpus()
     assert (precisions_of(planned.space), planned.notes) == (["fp32,bf16"], (LEFT_OUT,))
+
+
+def test_warm_start_keeps_the_precisions_of_earlier_trials(on_cpus, monkeypatch):
+    monkeypatch.setitem(plan.__globals__, "load_warm_start", lambda sources, space, *_: WarmStart(lines=(str(space),)))
+    planned = on_cpus(warm_start=["earlier"])
+    assert (precisions_of(planned.space), planned.notes) == (["fp32,bf16,fp16"], ())
+    assert planned.warm.lines == (str(planned.space),), "fp16 trials fit into it"
 
 
 @pytest.mark.parametrize(
