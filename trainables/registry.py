@@ -120,16 +120,17 @@ def enter_task_folder() -> None:
 
     A process of an installed task has no such folder.
     """
-    found = (Path(entry, TASK_FOLDER) for entry in sys.path)
-    folder = next((str(path.resolve()) for path in found if path.is_dir()), None)
-    if folder is not None and folder not in sys.path:
-        sys.path.insert(0, folder)
+    sys.path[:0] = [folder for folder in _list_task_folders()[:1] if folder not in sys.path]
 
 
 def get_python_path() -> str:
     """Return the PYTHONPATH with which another process finds what this one does, except the user's modules."""
-    folders = {str(path.resolve()) for entry in sys.path if (path := Path(entry, TASK_FOLDER)).is_dir()}
+    folders = _list_task_folders()
     return os.pathsep.join(entry for entry in sys.path if entry and entry not in folders)
+
+
+def _list_task_folders() -> list[str]:
+    return [str(path.resolve()) for entry in sys.path if (path := Path(entry, TASK_FOLDER)).is_dir()]
 
 
 class _FormerNames:
@@ -169,7 +170,8 @@ def find_user_frame(stack: str) -> str:
     if not frames:
         return ""
     path, line, function = frames[-1]
-    folders = [entry for entry in sys.path if entry and Path(path).is_relative_to(entry)]
+    # A gang tells a stack of its workers, and has not entered their folder.
+    folders = [entry for entry in (*sys.path, *_list_task_folders()) if entry and Path(path).is_relative_to(entry)]
     if folders:
         path = str(Path(path).relative_to(max(folders, key=len)))
     return f"{path}, line {line}, in {function}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.registry import find_user_frame, link_modules
 from searchlight.trainables.worker import messages
 from searchlight.trainables.worker.messages import SegmentBudget, from_json, to_json
 
@@ -58,6 +58,8 @@ def test_user_frame_is_the_innermost_outside_of_libraries(tmp_path, monkeypatch)
         stack = traceback.format_exc()
     assert "json/decoder.py" in stack
     assert find_user_frame(stack) == "parts/sums.py, line 5, in add"
+    monkeypatch.setattr(sys, "path", [str(link_modules(tmp_path / "links", tmp_path))])
+    assert find_user_frame(stack) == "parts/sums.py, line 5, in add", "of a gang, about its workers"
     monkeypatch.setattr(sys, "path", [])
     assert find_user_frame(stack) == f"{helper}, line 5, in add"
 

@@ -5,11 +5,9 @@ import pty
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[4]
 SESSION = """
 import sys
 from pathlib import Path
@@ -18,7 +16,7 @@ from searchlight.search.reporting.console.tables import create_console
 
 with Live("a search", console=create_console(sys.stderr), transient=True):
     from searchlight.search.execution.cluster.connection import ray_session
-    with ray_session([], Path(sys.argv[1]), Path(sys.argv[2])):
+    with ray_session(Path(sys.argv[1])):
         from ray import tune
 print("all is well")
 """
@@ -27,7 +25,7 @@ print("all is well")
 @pytest.mark.slow
 def test_last_line_in_a_terminal_is_the_last_that_was_printed(tmp_path):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", SESSION, str(ROOT), str(tmp_path)]
+    command = [sys.executable, "-c", SESSION, str(tmp_path)]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
     written = b""

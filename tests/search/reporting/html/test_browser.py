@@ -69,7 +69,7 @@ def test_every_figure_is_drawn_within_the_width(opened, view):
     draw_all(shown)
     figures = shown.eval_on_selector_all(".figure", SIZES)
     width = VIEWS[view]["viewport"]["width"]
-    assert len(figures) == 11
+    assert len(figures) == 7
     assert all(drawn and size <= width for drawn, size in figures)
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     assert axis_color(shown) == rgb((DARK if view == "dark" else LIGHT)["faint"])
@@ -83,7 +83,7 @@ def test_figures_follow_the_color_scheme_and_print_light(opened):
     wait_for_axis_color(shown, DARK["faint"])
     shown.evaluate("dispatchEvent(new Event('beforeprint'))")  # most of them were never scrolled to
     figures = shown.eval_on_selector_all(".figure", SIZES)
-    assert len(figures) == 11
+    assert len(figures) == 7
     assert all(drawn for drawn, _ in figures)
     assert axis_color(shown) == rgb(LIGHT["faint"])
     assert shown.evaluate("Math.max(...[...document.querySelectorAll('.main-svg')].map(s => s.clientWidth))") <= 690
