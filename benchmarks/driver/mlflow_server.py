@@ -68,7 +68,7 @@ class MlflowServer:
     def __enter__(self) -> Self:
         try:
             self.start()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nothing else would end the server
             self.stop()
             raise
         return self
