@@ -210,6 +210,9 @@ def main() -> None:
     parser.add_argument("--driver-trials", type=int, default=1000)
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="what to measure")
     given = parser.parse_args()
+    if min(given.trials, given.peer_trials) < 2:
+        least = min(given.trials, given.peer_trials)
+        parser.error(f"--trials and --peer-trials must be at least 2, because of rates between ends, but got {least}.")
     figures: dict[str, Table] = {}
     if "turnaround" in given.only:
         settings = ((1, 2), (1, 1), (2, 1))
