@@ -1,9 +1,8 @@
 """Measure which tests the ARC agent answers exactly, before and after training with the defaults.
 
 Tests of generated puzzles are shown by family. For other puzzles, the trained agent is compared with answers that need
-no learning, and with itself after gradient steps on each puzzle's demonstrations (`--set adaptation_steps=10`). The
-comparison is paired: the gain at a test is the difference between the means over seeds. The p-value is that of a random
-change of the signs of the gains.
+no learning. The comparison is paired: the gain at a test is the difference between the means over seeds. The p-value is
+that of a random change of the signs of the gains.
 
     python benchmarks/models/arc_answers.py [--data generated-easy] [--epochs 27] [--seeds 2] [--processes 2]
         [--set NAME=VALUE]
@@ -23,14 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 
 from benchmarks.models.task_runs import in_processes
 from benchmarks.recording import Row, Table, add_settings, create_parser, parse_settings, print_result
-from searchlight.models.arc.evaluation import Adaptation, find_two_guesses, look_up, prepare_evaluation
+from searchlight.models.arc.evaluation import find_two_guesses, look_up, prepare_evaluation
 from searchlight.models.arc.puzzles import EASY, Grid, read_grid
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.training.trainer import TrialTrainer
 
 SOLVED = 0.9  # of a family's tests, within two attempts
-LEARNED = ("trained agent", "adapted agent")
 RESAMPLES = 100_000
 Array = NDArray[np.float64]
 
@@ -43,7 +41,7 @@ class Answered(NamedTuple):
 
 
 class LastEvaluation(ArcTask):
-    """A task that answers the tests before training and after the last epoch, there without and with adaptation."""
+    """A task that answers the tests before training and after the last epoch."""
 
     baselines = {}  # noqa: RUF012
 
@@ -55,18 +53,16 @@ class LastEvaluation(ArcTask):
     def evaluate(self) -> dict[str, float]:
         self.evaluations += 1
         if self.evaluations == 1:
-            self._record("untrained agent", None)
+            self._record("untrained agent")
         elif self.evaluations > self.config.epochs:
-            self._record("trained agent", None)
-            if self.adaptation is not None:
-                self._record("adapted agent", self.adaptation)
+            self._record("trained agent")
         return {self.objective: 0.0}
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         return {}
 
-    def _record(self, name: str, adaptation: Adaptation | None) -> None:
-        answers = self._answer(self.evaluation_set, adaptation)
+    def _record(self, name: str) -> None:
+        answers = self._answer(self.evaluation_set)
         self.answered[name] = Answered(find_hits(self, answers.attempts), answers.tests.double().numpy())
 
 
@@ -145,15 +141,13 @@ def compare_families(names: Sequence[str], means: Mapping[str, Answered]) -> dic
 
 
 def compare_answers(means: Mapping[str, Answered]) -> Iterator[Row]:
-    """Yield what each meets, and what the trained and the adapted agent gain over it."""
-    later = [who for who in means if who in LEARNED]
+    """Yield what each meets, and what the trained agent gains over it."""
     for name, answered in means.items():
-        later = [who for who in later if who != name]
         row: Row = {"answers": name, "met": answered.met.sum()}
         if not np.isnan(answered.likelihood).any():
             row["likelihood"] = answered.likelihood.mean()
-        for who in later:
-            row |= {f"{who.split()[0]}_{key}": value for key, value in measure_gain(means[who], answered).items()}
+        if name != "trained agent":
+            row |= {f"trained_{key}": gain for key, gain in measure_gain(means["trained agent"], answered).items()}
         yield row
 
 

@@ -1,7 +1,7 @@
 """The parameters of the task `arc`, their ranges, and the sources of these."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     Field,
@@ -93,6 +93,8 @@ REWARDED = REFINED | {"advantage_normalization": False}  # normalized, they have
 class ArcConfig(TaskConfig):
     """Parameters of the task `arc`. docs/arc.md gives the sources of ranges."""
 
+    _gone: ClassVar = {"adaptation_steps": 0, "adaptation_lr": ...}
+
     agent_lr: PositiveFloat = searchable(
         4e-3, low=3e-5, high=3e-1, log=True, description="peak learning rate of the agent"
     )
@@ -165,10 +167,6 @@ class ArcConfig(TaskConfig):
     warmup: float = Field(0.05, ge=0, lt=1, description="share of all updates in which the learning rate rises")
     episodes: int = Field(400, ge=1, description="training episodes per epoch, over all workers")
     views: int = Field(2, ge=1, le=80, description="augmented views of a test that vote for its answer")
-    adaptation_steps: int = Field(
-        0, ge=0, description="updates of the agent on a puzzle's demonstrations before its tests are answered; 0: none"
-    )
-    adaptation_lr: PositiveFloat = Field(7e-4, description="learning rate of these updates")
     max_demos: int = Field(3, ge=1, le=10, description="demonstrations shown in a training episode")
     max_side: int = Field(12, ge=1, le=30, description="puzzles with a longer grid side are left out")
     data: str = Field("arc-agi-1", description=f"puzzles: {', '.join(SOURCES)}, or a folder of them")

@@ -16,12 +16,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from searchlight.models.arc.agent import PROPOSALS, GridAgent
 from searchlight.models.arc.evaluation import (
-    Adaptation,
     Answers,
     Case,
     EvaluationSet,
     answer_tests,
-    build_demonstration_pools,
     compute_metrics,
     draw,
     prepare_evaluation,
@@ -106,7 +104,6 @@ class ArcTask(Task[ArcConfig]):
         self.text = self._get_text(self.pool.list_episodes, "training")
         share = f"{context.rank} of {context.world_size}"
         self.evaluation_set = self._prepare_evaluation_set(self.puzzles, share) if self.puzzles else None
-        self.adaptation = self._prepare_adaptation(self.puzzles, share) if self.puzzles else None
         agent = GridAgent(
             width=config.width,
             layers=config.layers,
@@ -206,7 +203,7 @@ class ArcTask(Task[ArcConfig]):
         return loss, 0.0
 
     def evaluate(self) -> dict[str, float]:
-        answers = self._answer(self.evaluation_set, self.adaptation)
+        answers = self._answer(self.evaluation_set)
         self.attempts = answers.attempts
         held = [("tests", answers.tests)]
         if self.config.learn_from != "transductive":  # else the demonstrations were learned from
@@ -270,7 +267,7 @@ class ArcTask(Task[ArcConfig]):
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
         puzzles = [Puzzle("", demonstrations, tests)]
-        answers = self._answer(self._prepare_evaluation_set(puzzles), self._prepare_adaptation(puzzles))
+        answers = self._answer(self._prepare_evaluation_set(puzzles))
         first, second = zip(*answers.attempts, strict=True)
         return {"first": torch.from_numpy(pack_grids(first)), "second": torch.from_numpy(pack_grids(second))}
 
@@ -284,26 +281,11 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(pack_grids(grids)) for name, grids in parts.items()}
 
-    def _answer(self, evaluation_set: EvaluationSet | None, adaptation: Adaptation | None) -> Answers:
+    def _answer(self, evaluation_set: EvaluationSet | None) -> Answers:
         if evaluation_set is None:  # more ranks than puzzles
             return Answers([], torch.zeros(0), torch.zeros(0))
         precision, device = self.config.selection_precision, self.context.device
-        return answer_tests(self.solver, evaluation_set, self.noise, precision, device, adaptation)
-
-    def _prepare_adaptation(self, puzzles: Sequence[Puzzle], share: str = "") -> Adaptation | None:
-        """Prepare the demonstrations that the agent adapts to. For `share`, see `_prepare_evaluation_set`."""
-        config = self.config
-        if not config.adaptation_steps:
-            return None
-        make = functools.partial(build_demonstration_pools, puzzles, config.max_demos)
-        pools = self._get_cached("adaptation", make, share, config.max_demos) if share else make()
-        known = [pool for pool in pools if pool is not None]
-        kept = share and f"adaptation {share}"
-        text = self._get_text(lambda: [episode for pool in known for episode in pool.list_episodes()], kept)
-        parts = iter(() if text is None else torch.split(text, [len(pool) for pool in known]))
-        texts = [None if pool is None else next(parts, None) for pool in pools]
-        floor, weights = config.hard_cell_floor, self._loss_weights
-        return Adaptation(pools, texts, config.adaptation_steps, config.adaptation_lr, floor, weights)
+        return answer_tests(self.solver, evaluation_set, self.noise, precision, device)
 
     def _prepare_evaluation_set(self, puzzles: Sequence[Puzzle], share: str = "") -> EvaluationSet:
         """Return the exam of `puzzles`. `share` is a part of its name in the cache."""

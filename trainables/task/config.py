@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from searchlight.trainables.precision import Precision, PrecisionName
 
@@ -73,9 +73,25 @@ def _to_plain(value: Any) -> Any:
 
 
 class ConfigPart(BaseModel):
-    """A group of parameters, set as `--set part.name=value`."""
+    """A group of parameters, set as `--set part.name=value`.
+
+    Checkpoints of earlier versions have fields that are gone. A subclass names them in `_gone`, each with the value
+    that had no effect; `...` stands for any value. These values are left out, and others are refused.
+    """
+
+    _gone: ClassVar[Mapping[str, Any]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_gone(cls, values: Any) -> Any:
+        if not cls._gone or not isinstance(values, Mapping):
+            return values
+        for name, idle in cls._gone.items():
+            if values.get(name, idle) != idle and idle is not ...:
+                raise ValueError(f"{name} is gone: it must be {idle}, but got {values[name]!r}")
+        return {name: value for name, value in values.items() if name not in cls._gone}
 
 
 class TaskConfig(ConfigPart):

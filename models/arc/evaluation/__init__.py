@@ -1,20 +1,17 @@
 """The evaluation of a solver: held-out demonstrations, votes of views, metrics, baselines and pictures."""
 
-from searchlight.models.arc.evaluation.adaptation import Adaptation, build_demonstration_pools
 from searchlight.models.arc.evaluation.answers import Answers, EvaluationSet, answer_tests, prepare_evaluation
 from searchlight.models.arc.evaluation.baselines import find_two_guesses, look_up, score_unlearned
 from searchlight.models.arc.evaluation.metrics import compute_metrics, tally
 from searchlight.models.arc.evaluation.rendering import Case, draw
 
 __all__ = [
-    "Adaptation",
     "Answers",
     "Case",
     "EvaluationSet",
     "draw",
     "look_up",
     "compute_metrics",
-    "build_demonstration_pools",
     "prepare_evaluation",
     "score_unlearned",
     "answer_tests",

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from searchlight.models.arc.agent import free_energy
-from searchlight.models.arc.evaluation.adaptation import Adaptation
 from searchlight.models.arc.evaluation.attempts import View, choose_all_attempts, read_views
 from searchlight.models.arc.puzzles import PAD, Grid, Puzzle, TestEpisodes, hold_out_demonstrations
 from searchlight.models.arc.solver import Solver
@@ -65,12 +64,7 @@ class Answers(NamedTuple):
 
 
 def answer_tests(
-    solver: Solver,
-    evaluation_set: EvaluationSet,
-    noise: Tensor,
-    precision: float,
-    device: torch.device,
-    adaptation: Adaptation | None = None,
+    solver: Solver, evaluation_set: EvaluationSet, noise: Tensor, precision: float, device: torch.device
 ) -> Answers:
     """Answer each test.
 
@@ -83,21 +77,17 @@ def answer_tests(
         noise: The noise of the K candidates, see `Solver.candidates`.
         precision: The precision of the weights, see `weigh_candidates`.
         device: The device of the solver.
-        adaptation: The adaptation to each puzzle before its tests. None: no adaptation. Rehearsals are answered without
-            it, because it learns from the demonstrations that they hold out.
     """
     chosen, rehearsed = weigh_candidates(solver, evaluation_set, noise, precision, device)
     tests, count = evaluation_set.tests, chosen.shape[1]
     views: dict[int, list[View]] = {}
     likelihood = torch.zeros(len(tests.owner))
 
-    for indices in tests.plan(EVALUATION_BATCH) if adaptation is None else tests.group_by_puzzle():
+    for indices in tests.plan(EVALUATION_BATCH):
         asked = indices // tests.views
-        number = int(tests.owner[asked[0]])
-        answering = solver if adaptation is None else adaptation.adapt(solver, number, device)
         text = None if evaluation_set.test_text is None else evaluation_set.test_text[asked]
         batch = tests.build_batch(indices)._replace(text=text).to(device)
-        logits = answering.answer_candidates(batch, noise)[-1]
+        logits = solver.answer_candidates(batch, noise)[-1]
         weights = chosen[tests.owner[asked]]
         turned, renamed = (part[indices].repeat_interleave(count, 0) for part in (tests.symmetry, tests.tables))
         read = read_views(logits.flatten(0, 1), turned, renamed, weights.flatten())

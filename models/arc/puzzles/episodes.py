@@ -204,11 +204,6 @@ class TestEpisodes:
         """Return the indices of episodes in batches of similar canvas side, each int64 of shape (batch_size,)."""
         return list(torch.split(self._side.argsort(stable=True), batch_size))
 
-    def group_by_puzzle(self) -> list[Tensor]:
-        """Return the indices of the episodes of each puzzle with a test, int64."""
-        counts = torch.bincount(self.owner) * self.views
-        return [part for part in torch.split(torch.arange(len(self)), counts.tolist()) if len(part)]
-
     def build_batch(self, indices: Tensor) -> Batch:
         """Return the episodes `indices`. The target is the part of the answer that fits on the canvas."""
         count, start = self._count[indices], self._start[indices]

@@ -56,6 +56,12 @@ def test_negative_weight_is_a_mistake(name):
     assert_told({name: "-1"}, f"{name} must be greater than ")
 
 
+def test_checkpoint_of_before_loads_unless_what_is_gone_had_an_effect():
+    assert ArcConfig.model_validate({"adaptation_steps": 0, "adaptation_lr": 1e-3, "views": 3}) == ArcConfig(views=3)
+    with pytest.raises(ValueError, match="adaptation_steps is gone: it must be 0, but got 10"):
+        ArcConfig.model_validate({"adaptation_steps": 10})
+
+
 def test_all_mistakes_are_told_at_once():
     wrong = {"prompt.model": "/no", "use_policy": "true", "data": "/no"}
     found = problems({**wrong, "evaluation_data": "/no", "use_prompt": "false"})
