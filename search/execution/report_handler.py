@@ -104,7 +104,7 @@ class ReportHandler:
         """Record the reports of a segment of trial `number`. End the segment if the last report is `done`.
 
         Raises:
-            StoreError: The workers' disk is full.
+            StoreError: The workers cannot write checkpoints.
         """
         now = time.time()
         for report in result.reports:
@@ -190,8 +190,8 @@ class ReportHandler:
     def _handle_end(self, number: int, end: SegmentEnd, now: float) -> None:
         if end.outcome == "interrupted":
             self.interrupted.add(number)
-            if end.disk_full:  # any trial would find it full, and would fail
-                raise StoreError(f"trial {number} found {end.reason}")
+            if end.unwritable:  # any trial would find it so, and would fail
+                raise StoreError(f"trial {number}: {end.reason}")
             return
         self._log_notes(number, end.notes)
         if end.last is not None:

@@ -8,6 +8,7 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.config.loading import build_resume_config
 from searchlight.search.errors import UsageError
+from searchlight.search.execution.checkpoint_manager import CHECKPOINTS
 from searchlight.search.execution.cluster.local_machine import (
     leave_out_fp16,
     may_train_on_gpus,
@@ -18,6 +19,7 @@ from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.code_copy import record_code
 from searchlight.search.experiment.creation import OpenStudy, storage_errors, write_search_yaml
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
+from searchlight.search.folder.locations import check_writable
 from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.space.objectives import Objective
@@ -53,6 +55,9 @@ def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPla
 
 def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
     about = load_metadata(store.storage, place)
+    trials = store.storage.get_all_trials(store.storage.get_study_id_from_name(place.name), deepcopy=False)
+    unfinished = [str(trial.number) for trial in trials if not trial.state.is_finished()]
+    check_writable(place / CHECKPOINTS, unfinished)  # it may be another disk than that of the journal
     planned, notes = _restore_plan(place, about, given)
     config = planned.config
     earlier: list[FrozenTrial] = []

@@ -24,12 +24,12 @@ class DeletionQueue:
         self._warned = False
 
     def submit(self, action: Callable[..., None], where: StoragePath, *arguments: Any) -> None:
-        """Call `action(where, *arguments)`. Log the first error of a bucket: nothing in the search depends on it.
-
-        Raises:
-            OSError: The file on a disk cannot be deleted.
-        """
-        future = start_deletion(self._pool, action, where, *arguments)
+        """Call `action(where, *arguments)`. Log the first OSError: nothing in the search depends on the deletion."""
+        try:
+            future = start_deletion(self._pool, action, where, *arguments)
+        except OSError as error:  # of a disk
+            self._warn_once(str(error))
+            return
         self._pending.add(future)
         future.add_done_callback(self._end)
 

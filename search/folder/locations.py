@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,17 @@ def check_location(storage: StoragePath, name: str) -> None:
         parent = next(parent for parent in (storage, *storage.parents) if parent.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             raise UsageError(f"--storage must be a folder that can be written to, but got {storage}.")
+
+
+def check_writable(folder: StoragePath, subfolders: Sequence[str]) -> None:
+    """Write a temporary file to `folder` and its `subfolders` on a disk, as far as they exist.
+
+    Raises:
+        OSError: One of them cannot be written.
+    """
+    for path in (folder, *(folder / name for name in subfolders)):
+        if isinstance(path, Path) and path.exists():
+            tempfile.NamedTemporaryFile(dir=path, prefix="writable-").close()
 
 
 def _is_in_bucket(storage: RemotePath, name: str) -> bool:

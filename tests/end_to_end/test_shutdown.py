@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+from contextlib import contextmanager
 
 import psutil
 import pyarrow.parquet as pq
@@ -94,6 +97,39 @@ def test_search_without_its_raylet_ends_in_good_order(start):
     assert sorted({run.info.status for run in runs}) == ["FAILED", "KILLED"], "the parent, and the trials"
     assert get_reports(load_search(cli.folder / "runs" / "lost").trials[0])
     traces.check_gone()
+
+
+def test_search_whose_folders_become_immutable_is_resumed_later(start):
+    process, cli, traces = start("fixed", "--trials", "1", "--set", "pause_s=0.2", begun="report/1")
+    folder = cli.folder / "runs" / "fixed"
+    with immutable(folder):
+        done = cli.finished(process)
+        hint, ending = done.stderr.splitlines()[-2:]
+        assert hint.startswith("nothing of search fixed is lost. Resume it: ")
+        assert re.fullmatch(
+            rf"the search has ended: trial \d: a checkpoint cannot be written: \[Errno 1\] .*'{folder}/.*'\.", ending
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "Traceback" not in done.stderr
+        refused = cli.run("--resume", "fixed")
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("--storage must be a folder that can be written to, but [Errno 1] ")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    traces.check_gone()
+    found = FinishedSearch(cli, cli.run("--resume", "fixed", "--json"), "fixed")
+    assert found.json["outcomes"] == {"completed": 1}
+
+
+@contextmanager
+def immutable(folder):
+    """Refuse changes of the folders in `folder`, also to root. Files that exist can be written."""
+    folders = [str(folder), *(str(path) for path in folder.rglob("*") if path.is_dir())]
+    if subprocess.run(["chattr", "+i", *folders], capture_output=True).returncode:
+        pytest.skip("no folder can be made immutable here")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *(folder for folder in folders if os.path.isdir(folder))], check=True)
 
 
 def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError, full_disk_errors
+from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError, unwritable_errors
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.atomic_file import write_durable
 from searchlight.trainables.filesystem.paths import (
@@ -27,6 +27,7 @@ from searchlight.trainables.filesystem.paths import (
     with_suffix_added,
 )
 
+CHUNK = 2**20
 STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
@@ -62,8 +63,7 @@ def add_part(source: Path, path: StoragePath) -> dict[str, str]:
     """
     if isinstance(path, RemotePath):
         return _compute_digests(source)
-    with full_disk_errors(path):
-        shutil.copytree(source, with_suffix_added(path, STAGING), dirs_exist_ok=True)
+    _copy_files(source, with_suffix_added(path, STAGING), path)
     return dict.fromkeys(list_files(source), "")
 
 
@@ -80,13 +80,28 @@ def publish_parts(
         context: Of this rank.
 
     Raises:
-        OSError: A rank could not write its files, e.g. a DiskFullError. In a bucket, all ranks raise it.
+        OSError: A rank could not write its files, e.g. a UnwritableError. In a bucket, all ranks raise it.
     """
     if isinstance(path, RemotePath):
         _upload(source, path, parts, about, context)
     elif context.rank == 0:
-        with full_disk_errors(path):
+        with unwritable_errors(path):
             _publish(with_suffix_added(path, STAGING), path, about, {*chain.from_iterable(parts)})
+
+
+def _copy_files(source: Path, staging: Path, path: Path) -> None:
+    """Copy the files in `source`. Only an error of a write is one of the storage of `path`."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(source, onerror=refuse, followlinks=True):
+        target = staging / Path(folder).relative_to(source)
+        with unwritable_errors(path):
+            target.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            with open(Path(folder, name), "rb") as file, unwritable_errors(path), open(target / name, "wb") as copy:
+                shutil.copyfileobj(file, copy, CHUNK)
 
 
 def delete_staging(folder: StoragePath, attempt: str) -> None:

@@ -24,6 +24,8 @@ from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
 DIGEST = ".sha256"
+# Errors of a write that the content, its names or this process cause, so that another trial may succeed.
+NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
 ABOUT = ".searchlight.json"  # written last: only with this file a directory is a checkpoint
 
 
@@ -31,24 +33,25 @@ class CheckpointError(RuntimeError):
     """A checkpoint is missing or differs from what was saved."""
 
 
-class DiskFullError(OSError):
-    """A checkpoint finds no room: the disk or the user's quota on it is full."""
+class UnwritableError(OSError):
+    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden or broken."""
 
 
 @contextmanager
-def full_disk_errors(path: StoragePath) -> Iterator[None]:
-    """Raise a DiskFullError in place of the errors of a full disk, which say nothing of `path`."""
+def unwritable_errors(path: StoragePath) -> Iterator[None]:
+    """Raise an UnwritableError of `path` in place of errors of its storage. The block must do nothing but write it."""
     try:
         yield
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        raise DiskFullError(error.errno, error.strerror, str(path)) from error
+        if number := get_storage_errno(error):
+            raise UnwritableError(number, error.strerror, str(path)) from error
+        raise
 
 
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether `error` says that a disk, or the user's quota on it, is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+def get_storage_errno(error: BaseException) -> int:
+    """Return the number of `error`, which a write has raised, or 0 if it is not an error of the storage."""
+    number = error.errno if isinstance(error, OSError) else None
+    return 0 if number is None or number in NOT_OF_STORAGE else number
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:
@@ -175,14 +178,14 @@ def _serialize(state: dict[str, Any]) -> bytes:
 
 
 def _publish(content: bytes, path: StoragePath) -> None:
-    with full_disk_errors(path):
+    with unwritable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     digest = with_suffix_added(path, DIGEST)
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
     earlier = ""
     with suppress(FileNotFoundError):
         earlier = digest.read_text()
-    with full_disk_errors(path):
+    with unwritable_errors(path):
         write_durable(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
         write_durable(path, content)
         if earlier:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STATE = "state.pt"
 REFERENCE = "sharded tensor"  # the only key of a reference
 FOLDER = "sharded tensors"  # the key of the folder in a loaded state
+PROBE = ".writable"
 SMALLEST_FREE_BYTES = 2**20  # a disk with less is full
 # The classes in the metadata of torch.distributed.checkpoint. No other pickled object is read.
 PLAIN = {
@@ -57,7 +58,7 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     A reader sees the old directory or the new one, or for a moment none.
 
     Raises:
-        DiskFullError: The disk of a rank is full. All ranks raise it.
+        UnwritableError: The storage of a rank takes no checkpoint. All ranks raise it.
         OSError: A rank could not write its part for another reason. All ranks raise it.
     """
     from torch.distributed.checkpoint import state_dict_saver
@@ -225,23 +226,33 @@ class _Unpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None = None) -> Iterator[None]:
-    """Raise an error of any rank on all ranks when the block ends, a full disk as a DiskFullError of `path`."""
+    """Raise an error of any rank on all ranks when the block ends, one of the storage as an UnwritableError."""
     from torch.distributed.checkpoint.api import CheckpointException
 
-    failed, is_full = "", False
+    failed, number = "", 0
     try:
         yield
     except (Exception, CheckpointException) as error:  # any error: the other ranks wait. PyTorch's is no Exception
         failed = str(error) or type(error).__name__
         causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
-        is_full = any(map(file.is_disk_full, causes))
-        if staging is not None and staging.is_dir():  # PyTorch's writer hides the error of a full disk
-            is_full = is_full or shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES
-    reasons = [reason for reason in context.gather((failed, is_full)) if reason[0]]
+        number = max(map(file.get_storage_errno, causes), default=0)
+        if not number and staging is not None:
+            number = _find_storage_error(staging)
+    reasons = [reason for reason in context.gather((failed, number)) if reason[0]]
     if reasons and staging is not None and context.rank == 0:
         shutil.rmtree(staging, ignore_errors=True)  # a full disk needs the room, and a resume writes elsewhere
-    if any(full for _, full in reasons):
-        full = path if staging is None or staging.parent == path.parent else staging
-        raise file.DiskFullError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(full))
+    if number := max((number for _, number in reasons), default=0):
+        written = path if staging is None or staging.parent == path.parent else staging
+        raise file.UnwritableError(number, os.strerror(number), str(written))
     if reasons:
         raise OSError(f"checkpoint could not be written: {reasons[0][0]}")
+
+
+def _find_storage_error(staging: Path) -> int:
+    """Return the number of the error that a write to `staging` raises, or 0. PyTorch's writer hides it."""
+    try:
+        (staging / PROBE).write_bytes(b"")
+        (staging / PROBE).unlink()
+        return errno.ENOSPC if shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES else 0
+    except OSError as error:
+        return error.errno or 0

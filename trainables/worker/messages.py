@@ -122,7 +122,7 @@ class SegmentEnd:
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
         location: Where the user's code failed; see `searchlight.trainables.registry.find_user_frame`.
-        disk_full: Whether a checkpoint found no room. The trial is interrupted, and the search has to end.
+        unwritable: Whether the storage took no checkpoint. The trial is interrupted, and the search has to end.
     """
 
     done: ClassVar = True
@@ -134,7 +134,7 @@ class SegmentEnd:
     alone: bool = False
     notes: Sequence[str] = ()
     location: str = ""
-    disk_full: bool = False
+    unwritable: bool = False
 
 
 @dataclass(frozen=True)

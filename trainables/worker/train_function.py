@@ -25,7 +25,7 @@ import ray.train
 import torch
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
-from searchlight.trainables.checkpoint.file import DiskFullError
+from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.preflight.function_audit import watch_steps
@@ -40,7 +40,7 @@ from searchlight.trainables.worker.messages import (
     SegmentEnd,
     WorkerReport,
 )
-from searchlight.trainables.worker.worker import TrialRunner, build_disk_full, build_interruption, work
+from searchlight.trainables.worker.worker import TrialRunner, build_interruption, build_unwritable, work
 
 logger = logging.getLogger(__name__)
 
@@ -331,8 +331,8 @@ class Session:
             if move:
                 stack.callback(shutil.rmtree, source)
             return source
-        except DiskFullError as error:  # ends the trial, since the function might catch the error
-            self._end_trial(build_disk_full(error, self.context))
+        except UnwritableError as error:  # ends the trial, since the function might catch the error
+            self._end_trial(build_unwritable(error, self.context))
         except OSError as error:
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
@@ -342,8 +342,8 @@ class Session:
         metadata = {"epoch": self.number, "metrics": metrics}
         try:
             directory.publish_parts(source, path, parts, metadata, self.context)
-        except DiskFullError as error:
-            self._end_trial(build_disk_full(error, self.context))
+        except UnwritableError as error:
+            self._end_trial(build_unwritable(error, self.context))
         except OSError as error:
             self._fail(f"its storage must take a checkpoint, but got {error}")
         self.context.broadcast_object(None)  # now it is there for all ranks

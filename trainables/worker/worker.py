@@ -19,7 +19,7 @@ import ray.train.torch
 import torch
 
 from searchlight.trainables import checkpoint
-from searchlight.trainables.checkpoint.file import DiskFullError, full_disk_errors
+from searchlight.trainables.checkpoint.file import UnwritableError, unwritable_errors
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import cached_on_node, parse_path
@@ -229,8 +229,8 @@ class TrialRunner:
                     yield report
         except Diverged as error:
             last = self._build_divergence(error)
-        except DiskFullError as error:
-            last = build_disk_full(error, self.context)
+        except UnwritableError as error:
+            last = build_unwritable(error, self.context)
         except AuditFailed as error:  # the search ends, and the trial continues after a resume
             last = SegmentEnd("interrupted", str(error))
         # Any error of a task, also sys.exit(), ends its trial but not the gang.
@@ -342,7 +342,7 @@ class TrialRunner:
             check_secondary_objectives(self.settings.others, metrics, f"after epoch {training.epoch}")
             path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
             if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
-                with full_disk_errors(path):
+                with unwritable_errors(path):
                     images.save(training.pictures, path)
             training.save(path)
             if self.context.rank == 0:
@@ -411,9 +411,10 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
     return Migration(leaving[0])
 
 
-def build_disk_full(error: DiskFullError, context: Context) -> SegmentEnd:
-    """Return the last report of a segment whose checkpoint finds no room, which is no fault of its trial."""
-    return SegmentEnd("interrupted", f"no room for a checkpoint: {error}", alone=context.world_size > 1, disk_full=True)
+def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
+    """Return the last report of a segment whose checkpoint cannot be written, which is no fault of its trial."""
+    reason = f"a checkpoint cannot be written: {error}"
+    return SegmentEnd("interrupted", reason, alone=context.world_size > 1, unwritable=True)
 
 
 class _LogCapture(logging.Handler):

@@ -92,12 +92,12 @@ def test_error_of_the_search_itself_ends_it_in_order(make_searcher, monkeypatch)
     assert searcher.suggest("t3") == Searcher.FINISHED
 
 
-def test_full_disk_of_a_worker_ends_the_search_but_no_trial(make_searcher):
+def test_folder_that_a_worker_cannot_write_ends_the_search_but_no_trial(make_searcher):
     searcher, study, _ = make_searcher()
     searcher.suggest("t0")
-    end(searcher, "t0", "interrupted", "no room for a checkpoint: [Errno 28]", disk_full=True)
+    end(searcher, "t0", "interrupted", "a checkpoint cannot be written: [Errno 28]", unwritable=True)
     assert isinstance(searcher.error, StoreError)
-    assert str(searcher.error) == "trial 0 found no room for a checkpoint: [Errno 28]"
+    assert str(searcher.error) == "trial 0: a checkpoint cannot be written: [Errno 28]"
     assert searcher.suggest("t1") == Searcher.FINISHED
     assert not study.get_trial(0).state.is_finished(), "it can be resumed"
 

@@ -340,3 +340,14 @@ def test_whole_pareto_front_is_kept_beside_the_best_trials(tmp_path):
         assert kept(tmp_path / "checkpoints") == front
     assert [trial.trial_id for trial in find_pareto_front(study.get_trials(), objectives)] == front
     lock.close()
+
+
+def test_disk_that_refuses_deletions_ends_no_search(make_searcher, monkeypatch, caplog):
+    searcher, study, _ = make_searcher(trials=1, rungs=(5,))
+    folder = begin(searcher)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", Mock(side_effect=PermissionError(1, "Operation not permitted")))
+        for epoch in range(1, 6):
+            save(searcher, "t0", folder, epoch, 1 / epoch, done=epoch == 5)
+    assert (searcher.error, study.get_trial(0).user_attrs["outcome"]) == (None, "completed")
+    assert caplog.text.count("checkpoints that are not needed could not be deleted, --resume does it") == 1

@@ -228,6 +228,17 @@ def test_full_disk_is_refused_and_the_search_can_resume_later(tmp_path, monkeypa
     assert again.config.trials == 20
 
 
+def test_search_whose_checkpoints_cannot_be_written_is_refused_unchanged(tmp_path):
+    planned, held = start(tmp_path)
+    held.store.close()
+    folder = planned.config.local_path
+    (folder / "checkpoints").write_text("in the way")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*checkpoints"):
+        open_search(folder, {"trials": 20})
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_search_that_cannot_be_written_never_began(tmp_path):
     planned = plan(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
     (planned.config.local_path / "study.journal").mkdir(parents=True)

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -383,16 +384,16 @@ def test_checkpoint_in_folders_of_two_nodes_is_refused(pair, tmp_path):
     assert not (tmp_path / "node-0" / "epoch.pt").exists()
 
 
-def save_badly(rank: int, path: str, is_full: bool = False) -> str:
+def save_badly(rank: int, path: str, number: int) -> str:
     training = make_split(rank, SETTINGS)
 
     def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     with pytest.MonkeyPatch.context() as patch:
-        if is_full and rank == 1:
+        if number and rank == 1:
             patch.setattr(FileSystemWriter, "write_data", refuse)
         return try_to_save(training, path)
 
@@ -405,16 +406,23 @@ def try_to_save(training: Any, path: str) -> str:
     return "saved"
 
 
-def test_sharded_checkpoint_that_cannot_be_written_fails_on_all(pair, tmp_path):
+def test_folder_that_cannot_be_written_is_an_error_of_all_ranks(pair, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    for message in pair.run(save_badly, str(tmp_path / "file" / "epoch.pt")):
-        assert message.startswith("OSError: checkpoint could not be written: ")
+    path = tmp_path / "file" / "epoch.pt"
+    for message in pair.run(save_badly, str(path), 0):
+        assert re.fullmatch(rf"UnwritableError: \[Errno \d+\] .*: '{path}'", message)
 
 
-def test_full_disk_of_one_rank_is_an_error_of_all(pair, tmp_path):
-    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), True):
-        assert message == f"DiskFullError: [Errno 28] No space left on device: '{tmp_path}/epoch.pt'"
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.ESTALE])
+def test_disk_that_refuses_one_rank_is_an_error_of_all(pair, tmp_path, number):
+    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), number):
+        assert message == f"UnwritableError: [Errno {number}] {os.strerror(number)}: '{tmp_path}/epoch.pt'"
     assert not [*tmp_path.iterdir()], "no part takes room"
+
+
+def test_checkpoint_that_is_too_large_for_one_rank_fails_all(pair, tmp_path):
+    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), errno.EFBIG):
+        assert message.startswith("OSError: checkpoint could not be written: ")
 
 
 def test_single_rank_makes_and_ends_a_process_group():

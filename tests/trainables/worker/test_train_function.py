@@ -3,6 +3,7 @@
 import inspect
 import logging
 import math
+import re
 import sys
 import threading
 import traceback
@@ -184,6 +185,22 @@ def test_trial_fails_with_its_reason_and_the_next_is_unharmed(stretch, function,
     if function == "raises":
         assert f"in {function}" in report.traceback
     assert len(run("resumes", stretch(trial=1))) == 3
+
+
+def test_folder_that_cannot_be_written_interrupts_a_trial(stretch):
+    folder = Path(stretch().folder)
+    folder.write_text("in the way")
+    (end,) = run("resumes", stretch())
+    assert (end.outcome, end.unwritable) == ("interrupted", True)
+    assert re.fullmatch(rf"a checkpoint cannot be written: \[Errno \d+\] .*: '{folder}/epoch-1-a'", end.reason)
+    folder.unlink()
+    assert len(run("resumes", stretch())) == 3
+
+
+def test_checkpoint_that_cannot_be_read_fails_its_trial(stretch):
+    (end,) = run("saves_what_is_not_there", stretch())
+    assert (end.outcome, end.unwritable) == ("failed", False)
+    assert "No such file or directory: '/nowhere'" in end.reason
 
 
 @pytest.mark.parametrize("value", ["nan", "-inf"])

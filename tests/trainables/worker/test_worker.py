@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,17 +127,47 @@ def test_trial_that_raises_fails_and_the_next_is_unharmed(stretch, monkeypatch, 
     assert identical(metrics(list(worker.run(stretch(trial=1, until=1)))), straight(1))
 
 
-def test_full_disk_interrupts_a_trial_that_can_continue(stretch, monkeypatch):
+UNWRITABLE = [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE]
+
+
+@pytest.mark.parametrize("number", UNWRITABLE)
+def test_folder_that_cannot_be_written_interrupts_a_trial(stretch, monkeypatch, number):
     def refuse(path, content):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, "as the disk says")
 
     with monkeypatch.context() as patch:
         patch.setattr(file, "write_durable", refuse)
         (end,) = workers().run(stretch())
     path = f"{stretch().folder}/epoch-1-a.pt"
-    assert (end.outcome, end.disk_full) == ("interrupted", True)
-    assert end.reason == f"no room for a checkpoint: [Errno 28] No space left on device: '{path}'"
+    assert (end.outcome, end.unwritable) == ("interrupted", True)
+    assert end.reason == f"a checkpoint cannot be written: [Errno {number}] as the disk says: '{path}'"
     assert identical(metrics(list(workers().run(stretch()))), straight(2))
+
+
+def test_file_in_place_of_the_folder_interrupts_a_trial(stretch):
+    folder = Path(stretch().folder)
+    folder.write_text("in the way")
+    (end,) = workers().run(stretch())
+    assert (end.outcome, end.unwritable) == ("interrupted", True)
+    folder.unlink()
+    assert identical(metrics(list(workers().run(stretch()))), straight(2))
+
+
+@pytest.mark.parametrize("method", ["train_batches", "evaluate", "state_dict"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOSPC])
+def test_file_error_of_the_task_itself_fails_its_trial(stretch, monkeypatch, method, number):
+    def refuse(*_):
+        raise OSError(number, "as the disk says", "data.bin")
+
+    monkeypatch.setattr(Regression, method, refuse)
+    (end,) = workers().run(stretch())
+    assert (end.outcome, end.unwritable) == ("failed", False)
+
+
+def test_file_that_grows_too_large_fails_its_trial(stretch, monkeypatch):
+    monkeypatch.setattr(file, "write_durable", Mock(side_effect=OSError(errno.EFBIG, "File too large")))
+    (end,) = workers().run(stretch())
+    assert (end.outcome, end.reason) == ("failed", "OSError: [Errno 27] File too large")
 
 
 def test_diverged_trial_says_so_and_the_next_is_unharmed(stretch):

@@ -122,6 +122,10 @@ def uploads_itself(config):
     ray.train.report({"loss": 1.0}, checkpoint=save(epoch=1), checkpoint_upload_fn=lambda *_: None)
 
 
+def saves_what_is_not_there(config):
+    ray.train.report({"loss": 1.0}, checkpoint=ray.train.Checkpoint.from_directory("/nowhere"))
+
+
 def leaves_a_thread(config):
     """Its thread reports later, while another trial runs."""
 
