@@ -47,11 +47,11 @@ def measure_epoch(task: str, where: str, precision: str) -> float:
     """Return the mean seconds of an epoch of the config that the audit calls `where`, without the first epoch."""
     with tempfile.TemporaryDirectory() as storage:
         planned = plan(load_config({"task": task, "storage": storage}))
-    request = build_request(planned)
+    request = build_request(planned.space, planned.config.workers)
     values = {**dict(request.corners).get(where, request.config), "precision": precision, "epochs": EPOCHS, **UNLIMITED}
     task_class = load_class(planned.source.reference)
     torch.set_num_threads(max(1, int(planned.config.cpus_per_worker)))
-    context = Context("cuda" if has_gpus(planned) else "cpu")
+    context = Context("cuda" if has_gpus(planned.config) else "cpu")
     trainer = TrialTrainer(task_class(task_class.config_class().model_validate(values), context))
     seconds = []
     for _ in range(EPOCHS):

@@ -5,7 +5,7 @@ import itertools
 import shutil
 from pathlib import Path
 
-from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.storage.options import StorageOptions
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import compute_digests
@@ -14,9 +14,8 @@ CODE = "code"
 EMPTY = hashlib.sha256(b"").hexdigest()  # of a file that marks a package: earlier versions recorded these as well
 
 
-def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
+def record_code(study: SearchStudy, source: TaskSource, options: StorageOptions) -> list[str]:
     """Record the files that the task imports. Return a line about those that have changed since the search last ran."""
-    source, config = planned.source, planned.config
     before, current = study.metadata["files"], compute_digests(source.modules)
     before = {name: digest for name, digest in before.items() if digest != EMPTY or not name.endswith("/__init__.py")}
     changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
@@ -25,10 +24,10 @@ def record_code(study: SearchStudy, planned: SearchPlan) -> list[str]:
     if not changed:
         return []
     study.save_metadata({**study.metadata, "files": current})
-    code, archived = config.local_path / CODE, ""
+    code, archived = options.local_path / CODE, ""
     if code.exists() and _is_outdated(code, source):  # else trials run the copy
-        archived = f"; the earlier code is in {config.path / _get_archive(code).name}"
-    return [f"{', '.join(changed)} changed since {config.name} last ran, and the new code is used{archived}"]
+        archived = f"; the earlier code is in {options.path / _get_archive(code).name}"
+    return [f"{', '.join(changed)} changed since {options.name} last ran, and the new code is used{archived}"]
 
 
 def copy_code(source: TaskSource, folder: Path) -> None:

@@ -34,6 +34,7 @@ from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.initial_points import initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
 from searchlight.search.space.search_space import Space, resolve_space
+from searchlight.search.storage.options import StorageOptions
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
@@ -198,21 +199,20 @@ def _parse_config_and_objectives(
     return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives
 
 
-def prepare_task_files(planned: SearchPlan) -> StoragePath:
+def prepare_task_files(options: StorageOptions, task: type[Task[Any]] | None, space: Space) -> StoragePath:
     """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
 
     A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
     the search has begun. No files are left if `prepare` raises an error.
     """
-    config, task = planned.config, planned.source.task_class
-    folder, kept = config.local_path / TASK_FILES, config.path / TASK_FILES
+    folder, kept = options.local_path / TASK_FILES, options.path / TASK_FILES
     if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
         return kept
     staging = folder.with_name(f"{TASK_FILES}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
     staging.mkdir()
     try:
-        task.prepare(planned.space.build_config(planned.space.get_defaults()), staging)
+        task.prepare(space.build_config(space.get_defaults()), staging)
     except BaseException:  # also Ctrl-C: incomplete files must not pass for complete ones
         shutil.rmtree(staging)
         raise

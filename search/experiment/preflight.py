@@ -18,9 +18,11 @@ from pydantic import ValidationError
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.code_copy import CODE, copy_code
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.space.search_space import Parameter, Space
+from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.precision import Precision
@@ -44,19 +46,19 @@ def run_preflight(planned: SearchPlan) -> Audit:
     """
     request = {
         "reference": planned.source.reference,
-        "request": asdict(build_request(planned)),
-        "on_gpu": has_gpus(planned),
+        "request": asdict(build_request(planned.space, planned.config.workers)),
+        "on_gpu": has_gpus(planned.config),
         "is_function": planned.source.task_class is None,
     }
-    audit = _run_on_cluster(planned, request) if uses_existing_cluster() else _run_locally(planned, request)
-    _file(planned).parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(_file(planned), json.dumps({"task": planned.config.task, **audit}))
+    run, file = _run_on_cluster if uses_existing_cluster() else _run_locally, _get_file(planned)
+    audit = run(planned.source, planned.config, request)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, json.dumps({"task": planned.config.task, **audit}))
     return audit
 
 
-def build_request(planned: SearchPlan, is_quick: bool = False) -> AuditRequest:
+def build_request(space: Space, workers: int, is_quick: bool = False) -> AuditRequest:
     """Return what is to be audited: the defaults, and for the whole audit the corners of the space."""
-    space, config = planned.space, planned.config
     defaults = space.build_config(space.get_defaults()).model_dump(mode="json")
     modes = _list_choices(space, "precision") or [str(defaults.get("precision", Precision.FP32))]
     accumulations = _list_choices(space, "accumulation") or [defaults.get("accumulation", 1)]
@@ -64,26 +66,27 @@ def build_request(planned: SearchPlan, is_quick: bool = False) -> AuditRequest:
         defaults,
         () if is_quick else tuple(list_corners(space)),
         tuple(map(str, modes)),
-        config.workers,
+        workers,
         max(accumulations) > 1,
         4.0 if is_quick else LIMIT_S,
         is_quick,
     )
 
 
-def identify_audit(planned: SearchPlan, files: Mapping[str, str]) -> str:
-    """Return a digest of everything that the quick audit depends on, or "" if a part is unknown.
+def identify_audit(request: AuditRequest, files: Mapping[str, str]) -> str:
+    """Return a digest of everything that an audit by the first worker depends on, or "" if a part is unknown.
 
     It is unknown on a joined cluster, where the first worker may run on another node each time.
 
     Args:
+        request: What that worker audits.
         files: The digests of the files that the task imports, by name.
     """
     if uses_existing_cluster():
         return ""
     machine = [platform.node(), platform.processor(), count_available_cpus()]
     machine += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    known = [asdict(build_request(planned, is_quick=True)), dict(files), get_searchlight_version(), machine]
+    known = [asdict(request), dict(files), get_searchlight_version(), machine]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
 
@@ -127,15 +130,15 @@ def _list_choices(space: Space, name: str) -> list[Any]:
     return [d.low, d.high] if isinstance(d, FloatDistribution | IntDistribution) else []
 
 
-def has_gpus(planned: SearchPlan) -> bool:
+def has_gpus(options: ResourceOptions) -> bool:
     """Return whether each worker of the search gets a GPU, as far as this machine can tell."""
-    wanted = planned.config.gpus_per_worker
+    wanted = options.gpus_per_worker
     return wanted != 0 and (wanted is not None or torch.cuda.is_available())
 
 
 def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
     """Return the estimated cost of the whole search, or None if it is unknown."""
-    config, gpus = planned.config, has_gpus(planned)
+    config, gpus = planned.config, has_gpus(planned.config)
     epochs = planned.expected_cost if config.fidelity == "epochs" else None
     each = config.workers * ((config.gpus_per_worker or 1.0) if gpus else config.cpus_per_worker)
     have = torch.cuda.device_count() if gpus else count_available_cpus()
@@ -147,24 +150,24 @@ def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
 def load_estimate(planned: SearchPlan) -> CostEstimate | None:
     """Return the estimated cost by the last audit of the task in the storage, or None without an audit."""
     try:
-        audit = json.loads(_file(planned).read_text(encoding="utf-8"))
+        audit = json.loads(_get_file(planned).read_text(encoding="utf-8"))
         return estimate(planned, audit) if audit["task"] == planned.config.task else None
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of another version
         return None
 
 
-def _file(planned: SearchPlan) -> Path:
+def _get_file(planned: SearchPlan) -> Path:
     return planned.config.local_path.parent / FILE.format(planned.source.name.lower())
 
 
-def _run_locally(planned: SearchPlan, request: dict[str, Any]) -> Audit:
+def _run_locally(source: TaskSource, options: ResourceOptions, request: dict[str, Any]) -> Audit:
     try:
-        with _copied_code(planned) as code:
+        with _copied_code(source) as code:
             links = link_modules(code.with_name("modules"), code)
-            return audit_apart(request, _environment(planned, links), LONGEST_S)
+            return audit_apart(request, _build_environment(options, links), LONGEST_S)
     except TimeoutError as error:
         raise UsageError(
-            f"--preflight must end within {LONGEST_S:.0f} s, but {planned.source.name} has not. "
+            f"--preflight must end within {LONGEST_S:.0f} s, but {source.name} has not. "
             "It may hang in build, in a data loader or in evaluate."
         ) from error
     except RuntimeError as error:
@@ -178,34 +181,34 @@ def _describe_death(end: str) -> Audit:
 
 
 @contextmanager
-def _copied_code(planned: SearchPlan) -> Iterator[Path]:
+def _copied_code(source: TaskSource) -> Iterator[Path]:
     """Copy the modules of the task to a temporary folder, as a search does to its own."""
     with tempfile.TemporaryDirectory(prefix="searchlight-") as folder:
-        copy_code(planned.source, Path(folder))
+        copy_code(source, Path(folder))
         yield Path(folder, CODE)
 
 
-def _environment(planned: SearchPlan, links: Path) -> dict[str, str]:
+def _build_environment(options: ResourceOptions, links: Path) -> dict[str, str]:
     """Return the environment variables of a worker: `links` to the code in PYTHONPATH, and one thread per CPU."""
     path = [str(links), *filter(None, [os.environ.get("PYTHONPATH")])]
-    threads = str(max(1, int(planned.config.cpus_per_worker)))
+    threads = str(max(1, int(options.cpus_per_worker)))
     environment = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return environment if has_gpus(planned) else {**environment, "CUDA_VISIBLE_DEVICES": ""}
+    return environment if has_gpus(options) else {**environment, "CUDA_VISIBLE_DEVICES": ""}
 
 
-def _run_on_cluster(planned: SearchPlan, request: dict[str, Any]) -> Audit:
+def _run_on_cluster(source: TaskSource, options: ResourceOptions, request: dict[str, Any]) -> Audit:
     """Audit the task on a node of the cluster, with the resources of one worker. Return the result."""
     import ray
 
     from searchlight.search.execution.cluster import resources
     from searchlight.search.execution.cluster.connection import ray_session
 
-    with _copied_code(planned) as code, ray_session(code):
+    with _copied_code(source) as code, ray_session(code):
         present, growing = resources.get_node_resources(), resources.autoscaler_limits()
-        worker = resources.resolve_worker_resources(planned.config, present, growing)
+        worker = resources.resolve_worker_resources(options, present, growing)
         custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}
-        options = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
-        task: Any = ray.remote(max_calls=1, max_retries=0, **options)(_audit_on_node)  # type: ignore[call-overload]
+        limits = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
+        task: Any = ray.remote(max_calls=1, max_retries=0, **limits)(_audit_on_node)  # type: ignore[call-overload]
         try:
             audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
             return audit

@@ -76,7 +76,7 @@ def run_on_ray(
     registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
     exporter = start(ParquetCallback(config.local_path, progress.warn, config.path, study.get_trials()))
     capacity = start(resources.CapacityMonitor(config, config.trials, worker, registry, progress.say))
-    watchdog = start(Watchdog(registry, _format_gang(config, worker), progress.warn))
+    watchdog = start(Watchdog(registry, _format_gang(config.workers, worker), progress.warn))
     nodes = resources.get_node_resources()
     tracker = start(create_tracker(config, planned.options, planned.source.modules, study, progress.warn, nodes))
     start(_forward_stop(stop, registry, tracker))
@@ -92,14 +92,15 @@ def run_on_ray(
     )
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
-    identity, known = identify_audit(planned, study.metadata["files"]), study.metadata.get("preflight", {})
+    request = build_request(planned.space, config.workers, is_quick=True)
+    identity, known = identify_audit(request, study.metadata["files"]), study.metadata.get("preflight", {})
     is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
-    audits = not config.no_preflight and not is_known
-    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audits)
+    audit_request = None if config.no_preflight or is_known else asdict(request)
+    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audit_request)
     audit = None
-    if settings.worker.audit:
+    if audit_request is not None:
         audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
-    _run_trials(searcher, settings, stoppers, stop, config)
+    _run_trials(searcher, settings, stoppers, stop, config.local_path)
     if audit is not None and audit.result is not None:
         _record_audit(study, audit)
     return study.get_record(), tracker
@@ -131,12 +132,17 @@ def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resource
         progress.warn(note)
     worker = resources.resolve_worker_resources(config, present, growing)
     gangs = resources.num_gangs(config, config.trials, worker, present, growing)
-    progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config, worker)}")
+    progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config.workers, worker)}")
     return worker, checked
 
 
 def _gang_settings(
-    planned: SearchPlan, worker: Resources, registry: Any, files: StoragePath, is_rehearsal: bool, has_audit: bool
+    planned: SearchPlan,
+    worker: Resources,
+    registry: Any,
+    files: StoragePath,
+    is_rehearsal: bool,
+    audit: dict[str, Any] | None,
 ) -> GangSettings:
     config, grows = planned.config, resources.autoscaler_limits() is not None
     settings = WorkerSettings(
@@ -147,7 +153,7 @@ def _gang_settings(
         rehearsal=is_rehearsal,
         stall_timeout=config.stall_timeout,
         recycle_after=config.recycle_after,
-        audit=asdict(build_request(planned, is_quick=True)) if has_audit else None,
+        audit=audit,
         gpus=config.workers * (worker.get("GPU") or 1.0),
     )
     return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)
@@ -175,7 +181,7 @@ def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> 
 
 
 def _run_trials(
-    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, config: SearchConfig
+    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, folder: Path
 ) -> None:
     """Run trials until none is left or the search is to stop."""
     try:
@@ -183,7 +189,7 @@ def _run_trials(
         stoppers.restore(searcher.study.get_trials(), searcher.is_paused)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
             with _restrict_environment():
-                _run_tuner(searcher, settings, config.local_path)
+                _run_tuner(searcher, settings, folder)
         if searcher.error is not None:
             raise searcher.error
     except RayLost as lost:
@@ -242,6 +248,6 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
     ).fit()
 
 
-def _format_gang(config: SearchConfig, worker: Resources) -> str:
+def _format_gang(workers: int, worker: Resources) -> str:
     amounts = " + ".join(f"{amount:g} {name}" for name, amount in worker.items())
-    return f"{pluralize(config.workers, 'worker')} of {amounts}"
+    return f"{pluralize(workers, 'worker')} of {amounts}"

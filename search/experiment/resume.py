@@ -76,7 +76,7 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         study.save_metadata({**study.metadata, "config": {**about["config"], **lasting}})
     trials = study.get_trials()
     if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
-        notes += record_code(study, planned)
+        notes += record_code(study, planned.source, config)
     if about["config"].get("log_model") and not config.makes_model:  # an option of older versions
         notes.append(f"--log-model is gone: log the model after the search with {log_model_command(place, '')}")
     tracking_uri = redact(tracking_environment(about)[URI])

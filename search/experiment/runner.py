@@ -149,7 +149,8 @@ class _Driver:
             with ExitStack() as services:
                 services.callback(remove, folder / "ray")
                 services.callback(self._close_store)
-                files = prepare_task_files(planned)  # before Ray: what a task cannot prepare is reported at once
+                # Before Ray: what a task cannot prepare is reported at once.
+                files = prepare_task_files(config, planned.source.task_class, planned.space)
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.
                 from searchlight.search.execution.cluster.connection import ray_session
 

@@ -99,7 +99,7 @@ def test_prepared_files_are_made_once_and_lie_in_the_bucket(storage, tmp_path, m
     planned = plan(config_of(storage, task=f"{tmp_path}/words.py:Words", trials=1))
     with working_copy(planned.config.path) as folder:
         uploader = Uploader(folder, planned.config.path)
-        files = prepare_task_files(planned)
+        files = prepare_task_files(planned.config, planned.source.task_class, planned.space)
         uploader.copy()
     assert (files / "words.txt").read_text() == "one"
     assert str(files) == f"{storage}/one/files"
@@ -107,7 +107,7 @@ def test_prepared_files_are_made_once_and_lie_in_the_bucket(storage, tmp_path, m
     (planned.config.path / "errors" / "trial-0.txt").unlink()  # which leaves an empty folder there
     with downloaded_copy(planned.config.path) as folder, monkeypatch.context() as patch:
         patch.setattr(planned.source.task_class, "prepare", None)
-        assert prepare_task_files(planned) == files
+        assert prepare_task_files(planned.config, planned.source.task_class, planned.space) == files
         assert not (folder / "files").exists(), "the driver needs none of it"
 
 

@@ -173,17 +173,16 @@ def test_resumed_search_keeps_the_space_that_it_began_with(on_cpus, monkeypatch,
     assert [note for note in opened.notes if "precision" in note] == told * (gpus and not is_joined)
 
 
-def test_audit_is_another_one_for_other_files_and_defaults(tmp_path, monkeypatch):
+def test_audit_is_another_one_for_other_files_and_defaults(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    planned, other = (
-        plan(make_config(TOY, storage=tmp_path, set={"epochs": epochs}, gpus_per_worker=0)) for epochs in ("2", "3")
-    )
+    spaces = [resolve_space(CornerConfig, {"lr": lr}, {}) for lr in (0.01, 0.02)]
+    request, other = (build_request(space, workers=1, is_quick=True) for space in spaces)
     files = {"toy.py": "1"}
-    known = identify_audit(planned, files)
-    assert known == identify_audit(planned, files)
-    assert len({known, identify_audit(other, files), identify_audit(planned, {"toy.py": "2"})}) == 3
+    known = identify_audit(request, files)
+    assert known == identify_audit(request, files)
+    assert len({known, identify_audit(other, files), identify_audit(request, {"toy.py": "2"})}) == 3
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
-    assert identify_audit(planned, files) == ""
+    assert identify_audit(request, files) == ""
 
 
 def test_audit_runs_in_its_process_and_leaves_its_costs(tmp_path, capsys):
@@ -211,7 +210,6 @@ def test_audit_of_a_task_that_ends_its_process_is_an_error(tmp_path):
     assert (finding["name"], finding["figure"]) == ("training-fails", "the process ended with code 7: gone")
 
 
-def test_quick_request_has_no_corners(tmp_path):
-    planned = plan(make_config(TOY, storage=tmp_path, gpus_per_worker=0))
-    quick = build_request(planned, is_quick=True)
+def test_quick_request_has_no_corners():
+    quick = build_request(resolve_space(CornerConfig, {}, {}), 1, is_quick=True)
     assert (quick.is_quick, quick.corners, quick.limit_s) == (True, (), 4.0)

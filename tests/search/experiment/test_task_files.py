@@ -1,4 +1,5 @@
 import sys
+from functools import partial
 
 import pytest
 
@@ -45,7 +46,7 @@ class Static(Words):
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Plans of one search, with other settings each."""
+    """Return a function that plans one search with other settings each. It returns what prepares the files of each."""
     monkeypatch.delitem(sys.modules, "words", raising=False)  # of the test before
     (tmp_path / "words.py").write_text(PREPARES)
 
@@ -53,7 +54,7 @@ def planned(tmp_path, monkeypatch):
         given = {"task": f"{tmp_path / 'words.py'}:{name}", "name": "demo", "storage": str(tmp_path / "runs")}
         plans = [plan(load_config({**given, "trials": 1, "set": {"word": word}})) for word in words]
         plans[0].config.local_path.mkdir(parents=True)
-        return plans
+        return [partial(prepare_task_files, each.config, each.source.task_class, each.space) for each in plans]
 
     return make
 
@@ -61,21 +62,21 @@ def planned(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["Words", "Static"])
 def test_prepared_files_follow_the_config_and_are_kept(planned, name):
     search, taken_up = planned("two", "three", name=name)
-    assert (prepare_task_files(search) / "words.txt").read_text() == "two"
-    assert (prepare_task_files(taken_up) / "words.txt").read_text() == "two"
+    assert (search() / "words.txt").read_text() == "two"
+    assert (taken_up() / "words.txt").read_text() == "two"
 
 
 def test_half_of_the_files_never_pass_for_all(planned):
     broken, mended = planned("broken", "two")
     with pytest.raises(ValueError, match="no words"):
-        prepare_task_files(broken)
-    assert not list(broken.config.local_path.iterdir())
-    assert (prepare_task_files(mended) / "words.txt").read_text() == "two"
+        broken()
+    assert not list(broken.args[0].local_path.iterdir())
+    assert (mended() / "words.txt").read_text() == "two"
 
 
 def test_task_that_prepares_nothing_leaves_no_folder(planned):
     (search,) = planned("one", name="Plain")
-    assert not prepare_task_files(search).exists()
+    assert not search().exists()
 
 
 TWO = """
