@@ -16,7 +16,7 @@ from searchlight.search import cli, report, run
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.experiment import runner
 from searchlight.search.experiment.plan import build_space
-from searchlight.search.experiment.task_object import resolve_task
+from searchlight.search.experiment.task_files import resolve_task
 from tests.conftest import ROOT
 from tests.test_readme import PAGES, README
 

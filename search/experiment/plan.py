@@ -1,8 +1,6 @@
 """The plan of a search, checked in everything that needs no Ray."""
 
-import inspect
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,7 +21,7 @@ from searchlight.search.execution.cluster.local_machine import (
     uses_existing_cluster,
 )
 from searchlight.search.execution.confirmation import ConfirmationPlan
-from searchlight.search.experiment.task_object import resolve_task
+from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
 from searchlight.search.folder.locations import check_location
 from searchlight.search.schedulers.base import Scheduler
@@ -34,15 +32,10 @@ from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.initial_points import initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
 from searchlight.search.space.search_space import Space, resolve_space
-from searchlight.search.storage.options import StorageOptions
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
-from searchlight.trainables.filesystem.paths import StoragePath
-from searchlight.trainables.task import Task
-
-TASK_FILES = "files"
 
 
 @dataclass(frozen=True)
@@ -197,24 +190,3 @@ def _parse_config_and_objectives(
     if problems:
         raise UsageError(*problems)
     return task.config_class() if task else function_config.build_function_config(config.set, config.search), objectives
-
-
-def prepare_task_files(options: StorageOptions, task: type[Task[Any]] | None, space: Space) -> StoragePath:
-    """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
-
-    A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
-    the search has begun. No files are left if `prepare` raises an error.
-    """
-    folder, kept = options.local_path / TASK_FILES, options.path / TASK_FILES
-    if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
-        return kept
-    staging = folder.with_name(f"{TASK_FILES}.tmp")
-    shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
-    staging.mkdir()
-    try:
-        task.prepare(space.build_config(space.get_defaults()), staging)
-    except BaseException:  # also Ctrl-C: incomplete files must not pass for complete ones
-        shutil.rmtree(staging)
-        raise
-    staging.rename(folder)
-    return kept

@@ -19,8 +19,8 @@ from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cos
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.execution.options import ResourceOptions
-from searchlight.search.experiment.code_copy import CODE, copy_code
 from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.experiment.task_files import CODE, copy_code
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version

@@ -1,12 +1,13 @@
 """Runs the trials of a search on Ray, with the services that follow them. Importing this file imports Ray and Tune."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray import tune
@@ -14,8 +15,9 @@ from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.errors import StoreError
+from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster import resources
+from searchlight.search.execution.cluster.connection import join_thread
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, uses_existing_cluster
 from searchlight.search.execution.cluster.node_check import ClusterCheck, check_nodes
 from searchlight.search.execution.gang import Gang
@@ -25,12 +27,13 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from searchlight.search.execution.watchdog import Watchdog
-from searchlight.search.experiment.audit_follower import AuditFollower
-from searchlight.search.experiment.creation import OpenStudy
+from searchlight.search.experiment.opening import OpenStudy
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, identify_audit
 from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
-from searchlight.search.formatting import pluralize
+from searchlight.search.experiment.task_files import AUDIT_FILE
+from searchlight.search.formatting import pluralize, resume_command
+from searchlight.search.reporting.console.preflight import format_finding, format_summary
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.parquet_callback import ParquetCallback
 from searchlight.search.study.record import SearchRecord
@@ -38,6 +41,7 @@ from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking.tracker import MLflowCallback
 from searchlight.search.tracking.tracker_factory import create_tracker
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
@@ -101,8 +105,8 @@ def run_on_ray(
     if audit_request is not None:
         audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
     _run_trials(searcher, settings, stoppers, stop, config.local_path)
-    if audit is not None and audit.result is not None:
-        _record_audit(study, audit)
+    if audit is not None:
+        audit.record(study)
     return study.get_record(), tracker
 
 
@@ -112,13 +116,6 @@ def _leave_out_fp16(planned: SearchPlan) -> tuple[SearchPlan, tuple[str, ...]]:
     names = {parameter.name for parameter in space.parameters}
     first = tuple({name: value for name, value in point.items() if name in names} for point in planned.first)
     return replace(planned, space=space, first=first), notes
-
-
-def _record_audit(study: SearchStudy, audit: AuditFollower) -> None:
-    """Store the result of the audit. Raise a UsageError if it found errors."""
-    study.save_metadata({**study.metadata, "preflight": audit.result})
-    study.commit()
-    audit.check(is_trained=any(get_reports(trial) for trial in study.get_trials()))
 
 
 def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, ClusterCheck]:
@@ -251,3 +248,74 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
 def _format_gang(workers: int, worker: Resources) -> str:
     amounts = " + ".join(f"{amount:g} {name}" for name, amount in worker.items())
     return f"{pluralize(workers, 'worker')} of {amounts}"
+
+
+class AuditFollower:
+    """Follows the audit in a thread, until it ends or the search does.
+
+    As a context manager it ends the thread: Ray ends a process that calls it during its shutdown.
+
+    Args:
+        folder: The local folder of the search.
+        place: Where the search lies, for the command that resumes it.
+        identity: What `identify_audit` returned. The result has it as "of", unless the audit was cut short.
+
+    Attributes:
+        result: The audit as JSON, once it has ended.
+    """
+
+    def __init__(
+        self, registry: Any, folder: Path, place: StoragePath, identity: str, progress: Progress, stop: StopRequest
+    ) -> None:
+        self.result: dict[str, Any] | None = None
+        self._place, self._identity = place, identity
+        self._is_over = False  # the search
+        self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._is_over = True
+        self._registry.record_audit.remote(None)
+        join_thread(self._thread)
+
+    def record(self, study: SearchStudy) -> None:
+        """Store the result, if there is one. Raise a UsageError, with a line per error, if the audit found errors."""
+        if self.result is None:
+            return
+        study.save_metadata({**study.metadata, "preflight": self.result})
+        study.commit()
+        errors = [format_finding(finding) for finding in self.result["findings"] if finding["severity"] == "error"]
+        if errors:
+            remedy = f"Correct the task and run {resume_command(self._place)}, or add --no-preflight."
+            is_trained = any(get_reports(trial) for trial in study.get_trials())  # for example before a resume
+            raise UsageError(*errors, remedy if is_trained else f"Nothing was trained. {remedy}")
+
+    def _follow(self) -> None:
+        import ray
+
+        try:
+            audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
+        except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
+            return
+        if audit is not None:
+            self._tell(audit)
+        elif not self._is_over:
+            self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
+
+    def _tell(self, audit: dict[str, Any]) -> None:
+        self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}
+        for finding in audit["findings"]:
+            if finding["severity"] == "warning":
+                self._progress.warn(f"preflight: warning {format_finding(finding)}")
+        self._progress.say(format_summary(audit))
+        try:
+            write_atomic(self._folder / AUDIT_FILE, json.dumps(audit))
+        except OSError as error:  # a full disk ends no search
+            self._progress.warn(f"{AUDIT_FILE} cannot be written: {error}")
+        if audit["has_errors"]:
+            self._stop.prunes = False  # trials can continue with the corrected task
+            self._stop("preflight found errors in the task")

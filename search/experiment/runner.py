@@ -4,33 +4,38 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from searchlight.search.analysis.result import SearchResult
+from searchlight.search.analysis.timeline import running_time
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from searchlight.search.execution.cluster.local_machine import uses_existing_cluster
 from searchlight.search.execution.cluster.node_check import job_stop_warning
 from searchlight.search.execution.cluster.session_cleanup import remove
-from searchlight.search.experiment.code_copy import CODE, copy_code
-from searchlight.search.experiment.creation import OpenStudy, create_search, storage_errors
-from searchlight.search.experiment.finish import finish
-from searchlight.search.experiment.plan import SearchPlan, plan, prepare_task_files
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import OpenStudy, create_search, open_search, storage_errors
+from searchlight.search.experiment.plan import SearchPlan, plan
 from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_signals
+from searchlight.search.experiment.task_files import AUDIT_FILE, CODE, copy_code, prepare_task_files
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
-from searchlight.search.formatting import resume_command
+from searchlight.search.formatting import log_model_command, resume_command
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.reporting.parquet import FILE
 from searchlight.search.reporting.parquet_callback import ParquetCallback
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.tracking.tracker import MLflowCallback
+from searchlight.search.tracking.description import render_description
+from searchlight.search.tracking.errors import ModelError, TrackingError
+from searchlight.search.tracking.events import make_search_end
+from searchlight.search.tracking.model.best_model import log_best
+from searchlight.search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
 from searchlight.search.tracking.tracker_factory import create_tracker
 from searchlight.search.tracking.uri import prepare_process
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
@@ -181,3 +186,53 @@ class _Driver:
     def _close_store(self) -> None:
         if self.opened is not None:
             self.opened.store.close()
+
+
+def finish(
+    planned: SearchPlan, searched: SearchRecord, tracker: MLflowCallback, progress: Progress, stop: StopRequest
+) -> SearchResult:
+    """Write the report, end the parent run, and log the best checkpoint as a model if the config asks for that.
+
+    What MLflow or the disk refuses is reported in a line. It does not keep the user from the result.
+    """
+    config = planned.config
+    parquet, page = config.local_path / FILE, config.local_path / "report.html"
+    files = [path for path in (parquet, config.local_path / AUDIT_FILE) if path.is_file()]  # else its writer said why
+    stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
+    end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
+    try:
+        result = SearchResult.from_record(searched)
+        status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
+        note, ended_at = render_description(config.path, result), running_time(searched).end
+        end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)
+        from searchlight.search.reporting.html import try_write_report  # importing plotly takes a while
+
+        files += [page] if try_write_report(searched, page, progress.warn) else []
+    except KeyboardInterrupt:  # a second Ctrl-C
+        timeout_s = HURRIED_S
+        raise
+    finally:  # after an error, too, the parent run must end
+        try:
+            tracker.finish(end, files, timeout_s)
+        except TrackingError as error:
+            progress.warn(str(error))
+    mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
+    if config.makes_model and result.best is not None:
+        mlflow |= _log_best(planned, stop.is_interrupted, progress)
+    return replace(result, mlflow=mlflow, stopped=stopped)
+
+
+def _log_best(planned: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:
+    """Return the URI of the best checkpoint as a model, or an empty dict. An interrupted search makes no model."""
+    place, name = planned.config.path, planned.config.register_ or ""
+    try:
+        if not is_interrupted:
+            progress.say("making a model of the best checkpoint")
+            return {"model": log_best(place, name)}
+    except ModelError as error:
+        progress.warn(str(error))
+        return {}
+    except KeyboardInterrupt:  # it ends the model alone: the search has ended, and its result is still reported
+        pass
+    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_model_command(place, name)}")
+    return {}

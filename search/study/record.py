@@ -27,7 +27,7 @@ class SearchRecord(HasObjectives):
         name: The name of the search.
         trials: The trials that have started, by number, without the confirming runs.
         objectives: The first one ranks trials during training.
-        about: The metadata of `searchlight.search.experiment.resume`: `config`, the `first` points (the task's
+        about: The metadata of `searchlight.search.experiment.opening`: `config`, the `first` points (the task's
             defaults among them), `searched` and `fixed`. Empty if the search died before they were stored.
         drivers: The start of each driver and the end of its trials (None: it was killed, or still runs), in seconds
             since 1970. Empty for a search of an older version.

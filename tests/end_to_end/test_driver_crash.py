@@ -12,8 +12,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.creation import create_search
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.storage.journal import Journal
 from searchlight.search.study.trial import get_outcome, get_reports
 from searchlight.trainables import checkpoint

@@ -11,9 +11,8 @@ from searchlight.search.config import load_config
 from searchlight.search.config.loading import to_yaml
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.creation import create_search
-from searchlight.search.experiment.plan import prepare_task_files
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import create_search, open_search
+from searchlight.search.experiment.task_files import prepare_task_files
 from searchlight.search.folder.locations import local_path_of
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from searchlight.search.experiment import finish
+from searchlight.search.experiment import runner
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
@@ -14,9 +14,9 @@ def test_interrupt_leaves_out_the_model_and_not_the_result(tmp_path, monkeypatch
     def interrupt(folder, register):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finish, "log_best", interrupt)
+    monkeypatch.setattr(runner, "log_best", interrupt)
     stream, asked = io.StringIO(), planned(tmp_path, name="one", register="my model")
     progress = Progress(LiveTable(VAL_SCORE, 1, None), asked.space, Console(file=stream, width=200))
-    assert finish._log_best(asked, False, progress) == {}
+    assert runner._log_best(asked, False, progress) == {}
     again = f"{format_command('report')} one --storage {tmp_path / 'runs'} --register 'my model'"
     assert stream.getvalue().splitlines()[-1] == f"the best checkpoint is no model in MLflow yet: {again}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from searchlight import load_search
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import open_search
 from searchlight.search.study.trial import get_outcome
 
 FORMER = Path(__file__).with_name("former_search")

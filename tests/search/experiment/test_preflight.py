@@ -13,7 +13,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.creation import create_search
+from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import (
     build_request,
@@ -24,7 +24,6 @@ from searchlight.search.experiment.preflight import (
     run_preflight,
 )
 from searchlight.search.experiment.ray_run import _leave_out_fp16
-from searchlight.search.experiment.resume import open_search
 from searchlight.search.experiment.warm_start import WarmStart
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console

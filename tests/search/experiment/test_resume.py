@@ -8,9 +8,8 @@ import pytest
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.code_copy import copy_code
-from searchlight.search.experiment.creation import create_search
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import create_search, open_search
+from searchlight.search.experiment.task_files import copy_code
 from searchlight.search.formatting import format_command, resume_command
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 from tests.search.refusals import problems_of

@@ -6,8 +6,7 @@ from optuna.storages import RDBStorage
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.creation import create_search
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.storage.cached_rdb import CachedRDBStorage
 from searchlight.search.storage.study_store import open_store
 from tests.end_to_end.test_driver_crash import LR, TASKS, drive

@@ -5,7 +5,7 @@ import pytest
 
 from searchlight.search.config import load_config
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.plan import prepare_task_files
+from searchlight.search.experiment.task_files import prepare_task_files
 from tests.search.refusals import problems_of
 
 PREPARES = """

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from searchlight.search.config import SearchConfig
-from searchlight.search.experiment.task_object import resolve_task
+from searchlight.search.experiment.task_files import resolve_task
 from searchlight.trainables.arc import ArcTask
 from searchlight.trainables.task import Task, TaskConfig
 from tests.conftest import ROOT
@@ -29,6 +29,7 @@ def train(config): return loss
 """
 # What a driver plans, and a later process loads.
 PLAN = """
+import sys
 from pathlib import Path
 from searchlight.search.experiment import SearchConfig, plan
 
@@ -36,6 +37,7 @@ for task, options in ((Own, {{}}), (train, {{"objective": ("loss:min",), "search
     planned = plan(SearchConfig(task=task, name="own", scheduler="none", **options))
     print(planned.source.reference, *sorted(planned.source.modules), planned.config.experiment)
     print(planned.config.task.removeprefix(str(Path.cwd())))
+assert "ray" not in sys.modules, "a wrong option is reported before its import"
 """
 
 

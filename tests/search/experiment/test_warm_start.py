@@ -10,8 +10,7 @@ from pydantic import Field
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import plan
-from searchlight.search.experiment.creation import create_search
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.warm_start import (
     PriorTrial,
     SourceTrial,

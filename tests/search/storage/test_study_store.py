@@ -14,7 +14,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.experiment.resume import open_search
+from searchlight.search.experiment.opening import open_search
 from searchlight.search.folder import retry
 from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.storage import postgres

@@ -1,7 +1,10 @@
-"""A task that is given as a class or a function: the file of it that workers, and later processes, import."""
+"""The files that a search keeps of its task: its code, also of a task without a file, its data, and its audit."""
 
 import base64
 import hashlib
+import inspect
+import itertools
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,10 +15,20 @@ import cloudpickle
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import process_folder
+from searchlight.search.space.search_space import Space
+from searchlight.search.storage.options import StorageOptions
+from searchlight.search.study.study import SearchStudy
 from searchlight.search.task_source import TaskSource, check_target, find_modules, load_task_source
+from searchlight.search.tracking.provenance import compute_digests
+from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import PACKAGE
+from searchlight.trainables.task import Task
 
 LARGEST_MIB = 64  # every worker loads it again before each trial
+CODE = "code"
+EMPTY = hashlib.sha256(b"").hexdigest()  # of a file that marks a package: earlier versions recorded these as well
+TASK_FILES = "files"
+AUDIT_FILE = "preflight.json"
 
 
 def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
@@ -95,3 +108,73 @@ def _write(name: str, content: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(content, encoding="utf-8")
     return folder / name
+
+
+def record_code(study: SearchStudy, source: TaskSource, options: StorageOptions) -> list[str]:
+    """Record the files that the task imports. Return a line about those that have changed since the search last ran."""
+    before, current = study.metadata["files"], compute_digests(source.modules)
+    before = {name: digest for name, digest in before.items() if digest != EMPTY or not name.endswith("/__init__.py")}
+    changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
+    # An older search has recorded files that it did not import.
+    changed = [name for name in changed if name.partition("/")[0] in source.modules]
+    if not changed:
+        return []
+    study.save_metadata({**study.metadata, "files": current})
+    code, archived = options.local_path / CODE, ""
+    if code.exists() and _is_outdated(code, source):  # else trials run the copy
+        archived = f"; the earlier code is in {options.path / _get_archive(code).name}"
+    return [f"{', '.join(changed)} changed since {options.name} last ran, and the new code is used{archived}"]
+
+
+def copy_code(source: TaskSource, folder: Path) -> None:
+    """Copy the modules of a task to the folder of its search, unless they are there. Archive an earlier copy.
+
+    The copy is complete or absent: a search that is killed meanwhile must not resume with a part of its task.
+    """
+    code = folder / CODE
+    if not source.modules or (code.exists() and not _is_outdated(code, source)):
+        return
+    unfinished = code.with_name(f"{CODE}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for name, path in source.modules.items():
+        if path.is_dir():
+            shutil.copytree(path, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # Else a package of this name that is later on the path of a worker would win.
+            (unfinished / name / "__init__.py").touch()
+        else:
+            shutil.copy(path, unfinished / name)
+    if code.exists():
+        code.rename(_get_archive(code))
+    unfinished.rename(code)
+
+
+def _is_outdated(code: Path, source: TaskSource) -> bool:
+    """Return whether the task imports a file whose copy has other content."""
+    copies = compute_digests({name: path for name in source.modules if (path := code / name).exists()})
+    return compute_digests(source.modules) != copies
+
+
+def _get_archive(code: Path) -> Path:
+    return next(path for n in itertools.count(1) if not (path := code.with_name(f"{CODE}-{n}")).exists())
+
+
+def prepare_task_files(options: StorageOptions, task: type[Task[Any]] | None, space: Space) -> StoragePath:
+    """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
+
+    A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
+    the search has begun. No files are left if `prepare` raises an error.
+    """
+    folder, kept = options.local_path / TASK_FILES, options.path / TASK_FILES
+    if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
+        return kept
+    staging = folder.with_name(f"{TASK_FILES}.tmp")
+    shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed
+    staging.mkdir()
+    try:
+        task.prepare(space.build_config(space.get_defaults()), staging)
+    except BaseException:  # also Ctrl-C: incomplete files must not pass for complete ones
+        shutil.rmtree(staging)
+        raise
+    staging.rename(folder)
+    return kept
