@@ -11,7 +11,6 @@ import yaml
 from pydantic import ValidationError
 
 from searchlight.search.config.search_config import OPTIONS, SearchConfig
-from searchlight.search.config.validators import find_contradictions
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.folder import locations
 from searchlight.search.folder.locations import local_path_of
@@ -67,7 +66,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     """
     if config.once:
         config = config.model_copy(update={"scheduler": "none"})
-    problems = find_contradictions(config)
+    problems = [*config.find_problems()]
     study = ""
     if config.study:
         from searchlight.search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.config.validators import check_function_options
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
 from searchlight.search.execution.cluster.local_machine import (
@@ -184,7 +183,7 @@ def _parse_config_and_objectives(
     declared = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, declared, source.name)
     if task is None:
-        problems += check_function_options(config)
+        problems += config.find_function_problems()
     elif config.makes_model:
         problems += [f"--register {problem}" for problem in find_model_problems(task)]
     if problems:
