@@ -23,6 +23,7 @@ from searchlight.search.option import (
     wrap_in_list,
 )
 from searchlight.search.schedulers.pbt import default_population
+from searchlight.search.storage.study_store import resolve_url
 from searchlight.search.task_source import find_copy
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -69,8 +70,6 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     problems = [*config.find_problems()]
     study = ""
     if config.study:
-        from searchlight.search.storage.study_store import resolve_url  # imports Optuna and SQLAlchemy
-
         try:
             study = resolve_url(config.study)
         except UsageError as error:

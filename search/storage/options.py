@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from searchlight.search.folder.locations import local_path_of, parse_location
 from searchlight.search.option import Options, option
+from searchlight.search.storage.study_store import EXAMPLES
 from searchlight.trainables.filesystem.paths import StoragePath, get_scheme, replaces_atomically
 
 _storage = partial(option, "Storage and tracking")
@@ -25,9 +26,7 @@ class StorageOptions(Options):
     storage: Annotated[StoragePath, BeforeValidator(parse_location), PlainSerializer(str)] = _storage(
         Path("runs"), "PLACE", "Folder or bucket that holds the folders of searches, e.g. s3://bucket/path."
     )
-    study: str = _storage(
-        "", "URL", "Database of the study, e.g. sqlite:///path.db. Default: study.journal.", resumable=True
-    )
+    study: str = _storage("", "URL", f"Database of the study, e.g. {EXAMPLES}. Default: study.journal.", resumable=True)
 
     @property
     def path(self) -> StoragePath:

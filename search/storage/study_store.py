@@ -18,6 +18,7 @@ BACKENDS: dict[str, type[DatabaseBackend]] = {
     "postgresql": PostgresBackend,
     "postgresql+psycopg": PostgresBackend,
 }  # by the scheme of the URL
+EXAMPLES = " or ".join(dict.fromkeys(backend.example for backend in BACKENDS.values()))
 
 
 def create_backend(place: StoragePath, url: str = "") -> StudyBackend:
@@ -37,8 +38,7 @@ def resolve_url(url: str) -> str:
     Raises:
         UsageError: The scheme is unknown, or the URL holds a password.
     """
-    examples = dict.fromkeys(backend.example for backend in BACKENDS.values())
-    rule = f"--study must be like {' or '.join(examples)}"
+    rule = f"--study must be like {EXAMPLES}"
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
