@@ -190,7 +190,7 @@ def restore_space(
     Omit values in `fixed` whose field is gone.
 
     Raises:
-        UsageError: A searched field is gone, or a value is refused. The message has a line for each problem.
+        UsageError: A searched field or choice is gone, or a value is refused. The message has a line for each problem.
     """
     fields = _collect_fields(config_class)
     gone = [
@@ -199,11 +199,28 @@ def restore_space(
         for name in distributions
         if name not in fields
     ]
+    gone += [
+        f"the task must accept {name}={','.join(refused)}, which is searched, but no longer does. "
+        "Start a search under another name. --warm-start takes over the trials that fit."
+        for name, searched in distributions.items()
+        if name in fields and (refused := _list_refused(searched, fields[name]))
+    ]
     if gone:
         raise UsageError(*gone)
     parameters = [Parameter(name, searched, get_conditions(fields[name])) for name, searched in distributions.items()]
     kept = {name: value for name, value in fixed.items() if name in fields}
     return _build_space(config_class, parameters, kept, "the search began with what the task refuses now: ")
+
+
+def _list_refused(distribution: BaseDistribution, field: FieldInfo) -> list[str]:
+    """Return the choices of a parameter that its field does not accept."""
+    refused = []
+    for choice in distribution.choices if isinstance(distribution, CategoricalDistribution) else ():
+        try:
+            validate("choice", build_type_adapter(field), choice)
+        except UsageError:
+            refused.append(str(choice))
+    return refused
 
 
 def _build_space(

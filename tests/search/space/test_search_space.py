@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from searchlight.search.errors import UsageError
 from searchlight.search.space.flatten import flatten
-from searchlight.search.space.search_space import resolve_space
+from searchlight.search.space.search_space import resolve_space, restore_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
 
@@ -145,6 +145,16 @@ def test_circular_conditions_are_refused():
 
     with pytest.raises(UsageError, match=r"must not depend on each other in a circle, but \['a', 'b'\] do"):
         resolve_space(Circle, {}, {})
+
+
+def test_searched_parameter_or_choice_that_is_gone_is_refused_in_a_line():
+    kinds = CategoricalDistribution(["a", "b", "c", "d"])
+    begun = {"lr": FloatDistribution(1, 2), "inner.kind": kinds, "rate": IntDistribution(1, 2)}
+    gone, refused = problems_of(restore_space, Config, begun, {"momentum": 0.9})
+    assert gone.startswith("the task must have the parameter rate, which is searched, but no longer has it.")
+    assert refused.startswith("the task must accept inner.kind=c,d, which is searched, but no longer does.")
+    kept = {"precision": CategoricalDistribution(["fp32", "bf16"]), "clip": CategoricalDistribution([0.5, None])}
+    assert distributions(restore_space(Config, kept, {"momentum": 0.9})) == kept
 
 
 @settings(max_examples=20)
