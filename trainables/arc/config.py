@@ -24,19 +24,19 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class PromptConfig(ConfigPart):
     """The prompt encoder: `--set prompt.model=Qwen/Qwen2.5-1.5B`."""
 
+    _gone: ClassVar = {"fuse": "gate", "prefix": ...}
+
     model: str | None = Field(
         None, description="causal language model, a folder or an id of the hub; none: a tiny random one"
     )
     revision: str | None = Field(None, description="of a model of the hub; none: its newest")
-    train: Literal["frozen", "prefix", "full"] = Field(
-        "frozen", description="what of the language model learns: nothing, a soft prefix, or all of it"
+    train: Literal["frozen", "full"] = Field(
+        "frozen", description="what of the language model learns: nothing, or all of it"
     )
     text: Literal["rule", "grids"] = Field(
         "rule", description="what it reads: a sentence about the demonstrations, or their grids as digits"
     )
-    fuse: Literal["gate", "concat", "mean"] = Field("gate", description="how its vector meets the 15 features")
     dim: int = Field(256, ge=1, le=4096, description="entries of a prompt")
-    prefix: int = Field(8, ge=1, le=256, description="vectors of the soft prefix, where that learns")
     max_tokens: int = Field(256, ge=1, description="of a text that is read; the rest is cut off")
     cache: str | None = Field(None, description="folder that keeps a frozen model's vectors; none: memory alone")
 

@@ -330,16 +330,11 @@ class ArcTask(Task[ArcConfig]):
         return load_language_model(prompt.model, prompt.revision, trained, prompt.max_tokens).to(self.context.device)
 
     def _create_prompt_encoder(self) -> PromptEncoder:
-        prompt, learns = self.config.prompt, self.config.prompt.train != "frozen"
+        dim = self.config.prompt.dim
+        if self.config.prompt.train != "frozen":
+            return PromptEncoder(self._language.hidden, dim, self._language)
         assert self.text is not None
-        return PromptEncoder(
-            self._language.hidden if learns else self.text.shape[1],
-            dim=prompt.dim,
-            fuse=prompt.fuse,
-            prefix=prompt.prefix if prompt.train == "prefix" else 0,
-            language=self._language if learns else None,
-            trainable=prompt.train == "full",
-        )
+        return PromptEncoder(self.text.shape[1], dim)
 
     @property
     def _loss_weights(self) -> Weights:

@@ -72,11 +72,6 @@ class LanguageModel(nn.Module):
         """Return the device of its weights."""
         return next(self.parameters()).device
 
-    def measure_embedding_scale(self) -> float:
-        """Return the standard deviation of the token embeddings, with which a soft prefix is initialized."""
-        weight: Tensor = self.model.get_input_embeddings().weight
-        return float(weight.detach().float().std())
-
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         """Return the token ids of each text, int64 of shape (N, L) on the CPU, -1 behind a shorter text.
 
@@ -109,35 +104,26 @@ class LanguageModel(nn.Module):
         ids: list[int] = self.tokenizer(text, truncation=True, max_length=self.max_tokens + 1)["input_ids"]
         return ids
 
-    def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         """Return the vectors of texts.
 
         Args:
             ids: Token ids as `tokenize` returns them, shape (N, L).
-            prefix: Embeddings before each text, shape (P, hidden). They get gradients, but the weights of a frozen
-                model do not.
 
         Returns:
             The mean of the last hidden state over the tokens of the text, float32 of shape (N, hidden).
         """
         if self.trainable:
-            return self._read(ids, prefix)
+            return self._read(ids)
         # Vectors of frozen weights are kept, so they must not depend on who asks first, in which precision.
-        grad = torch.is_grad_enabled() and prefix is not None and prefix.requires_grad
-        with torch.set_grad_enabled(grad), torch.autocast(ids.device.type, enabled=False):
-            return self._read(ids, prefix)
+        with torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
+            return self._read(ids)
 
-    def _read(self, ids: Tensor, prefix: Tensor | None) -> Tensor:
+    def _read(self, ids: Tensor) -> Tensor:
         real = ids >= 0
         embedded = self.model.get_input_embeddings()(ids.clamp(min=0))
-        mask = real
-        if prefix is not None:
-            before = prefix.to(embedded.dtype).expand(len(ids), -1, -1)
-            embedded = torch.cat([before, embedded], dim=1)
-            mask = torch.cat([real.new_ones(before.shape[:2]), real], dim=1)
-        read = self.model(inputs_embeds=embedded, attention_mask=mask.long(), use_cache=False)
-        states = read.last_hidden_state[:, mask.shape[1] - ids.shape[1] :].float()
-        total: Tensor = states.masked_fill(~real[:, :, None], 0.0).sum(1)
+        read = self.model(inputs_embeds=embedded, attention_mask=real.long(), use_cache=False)
+        total: Tensor = read.last_hidden_state.float().masked_fill(~real[:, :, None], 0.0).sum(1)
         return total / real.sum(1, keepdim=True)
 
 

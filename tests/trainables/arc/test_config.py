@@ -20,13 +20,10 @@ assert_told = partial(config_problems.assert_one_line, ArcConfig)
         ({"prompt.model": "/nowhere"}, "prompt.model must be a folder with a model or an id of the hub, but got /nowh"),
         ({"prompt.model": "a/b/c"}, "prompt.model must be a folder with a model or an id of the hub, but got a/b/c"),
         ({"prompt.modle": "x"}, "prompt.modle must name a parameter, but there is no 'prompt.modle'. Did you mean 'p"),
-        ({"prompt.train": "half"}, "prompt.train must be 'frozen', 'prefix' or 'full', but got 'half'"),
+        ({"prompt.train": "half"}, "prompt.train must be 'frozen' or 'full', but got 'half'"),
         ({"prompt.revision": "v1"}, "prompt.revision must be none where prompt.model is none, but got v1"),
         ({"prompt.cache": ""}, "prompt.cache must be a folder, but got ''"),
-        (
-            {"prompt.cache": "there", "prompt.train": "prefix"},
-            "prompt.cache must be none with prompt.train=prefix",
-        ),
+        ({"prompt.cache": "there", "prompt.train": "full"}, "prompt.cache must be none with prompt.train=full"),
         ({"data": "/nowhere"}, "data must be arc-agi-1, arc-agi-2, generated, generated-easy, or a folder of puzzles"),
         ({"evaluation_data": "/nowhere"}, "evaluation_data must be arc-agi-1, arc-agi-2, generated, generated-easy"),
         ({"max_side": "2"}, "max_side must keep at least one training puzzle of arc-agi-1, but got 2. Raise it"),
@@ -57,7 +54,8 @@ def test_negative_weight_is_a_mistake(name):
 
 
 def test_checkpoint_of_before_loads_unless_what_is_gone_had_an_effect():
-    assert ArcConfig.model_validate({"adaptation_steps": 0, "adaptation_lr": 1e-3, "views": 3}) == ArcConfig(views=3)
+    idle = {"adaptation_steps": 0, "adaptation_lr": 1e-3, "prompt": {"fuse": "gate", "prefix": 4}}
+    assert ArcConfig.model_validate({**idle, "views": 3}) == ArcConfig(views=3)
     with pytest.raises(ValueError, match="adaptation_steps is gone: it must be 0, but got 10"):
         ArcConfig.model_validate({"adaptation_steps": 10})
 

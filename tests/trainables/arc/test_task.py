@@ -107,8 +107,8 @@ def test_picture_has_six_tests_at_most(tmp_path, puzzles):
 
 @pytest.mark.parametrize(
     ("config", "which"),
-    [({}, 40), (ALONE, 0), ({"prompt": {"train": "prefix"}}, 70)],
-    ids=["policy", "agent alone", "prefix"],
+    [({}, 40), (ALONE, 0), ({"prompt": {"train": "full"}}, 70)],
+    ids=["policy", "agent alone", "language model"],
 )
 def test_saved_model_answers_as_the_evaluation_does(tmp_path, config, which):
     training = TrialTrainer(arc(**config, views=2, ema_decay=0.9, data=few(tmp_path, 1, which)))
