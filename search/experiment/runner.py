@@ -115,7 +115,13 @@ class _Driver:
     def run(self) -> SearchResult:
         planned, config, progress, stop = self.planned, self.config, self.progress, self.stop
         reserve = RESERVE if planned.confirmation else 0.0
-        with progress, handle_signals(stop, config.time_budget, reserve), self.uploader.flush_on_exit(progress.warn):
+        # The study is closed last: another driver must not begin while this one sends to MLflow or to a bucket.
+        with (
+            closing(self),
+            progress,
+            handle_signals(stop, config.time_budget, reserve),
+            self.uploader.flush_on_exit(progress.warn),
+        ):
             for note in planned.notes:
                 progress.warn(note)
             for note in self.opened.notes if self.opened else planned.warm.lines:
@@ -136,7 +142,7 @@ class _Driver:
         ended = len(opened.study.get_searched_trials())
         self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
         # The driver before this one may have died before it exported the last reports.
-        with closing(opened.store), ParquetCallback(config.local_path, warn, config.path, self.earlier):
+        with ParquetCallback(config.local_path, warn, config.path, self.earlier):
             checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
             checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
             checkpoints.close()
@@ -153,7 +159,7 @@ class _Driver:
         try:
             with ExitStack() as services:
                 services.callback(remove, folder / "ray")
-                services.callback(self._close_store)
+                services.push(lambda kind, *_: self.close() if kind else None)
                 # Before Ray: what a task cannot prepare is reported at once.
                 files = prepare_task_files(config, planned.source.task_class, planned.space)
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.
@@ -183,7 +189,8 @@ class _Driver:
         self.uploader.start()
         return self.opened
 
-    def _close_store(self) -> None:
+    def close(self) -> None:
+        """Close the study. Further calls have no effect."""
         if self.opened is not None:
             self.opened.store.close()
 

@@ -5,7 +5,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -104,3 +106,50 @@ def test_best_trial_has_its_checkpoint(killed):
 def test_second_driver_is_refused_in_one_line(killed):
     assert killed.second.returncode == 2
     assert killed.second.stderr.splitlines() == ["mortal must not be running, but another process has it open."]
+
+
+class SlowMlflow(ThreadingHTTPServer):
+    """A tracking server that answers no request until `answers` is set, and then refuses the login."""
+
+    def __init__(self):
+        self.answers, self.asked = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), SlowAnswer)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_):
+        """Print nothing: a client whose time is over reads no answer."""
+
+
+class SlowAnswer(BaseHTTPRequestHandler):
+    def answer(self):
+        self.server.asked.set()
+        self.server.answers.wait()
+        self.send_error(401)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def test_second_driver_is_refused_while_the_first_sends_to_mlflow(make_cli):
+    cli, server = make_cli(), SlowMlflow()
+    cli.env["MLFLOW_TRACKING_URI"] = server.url
+    cli.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "600"
+    page = cli.folder / "runs" / "sending" / "report.html"
+    try:
+        first = cli.start("toy.py:Toy", "--name", "sending", "--trials", "1", "--set", "epochs=1")
+        wait_until(lambda: page.exists() and server.asked.is_set(), first)
+        second = cli.run("--resume", "sending")
+        assert first.poll() is None, "it still sends"
+    finally:
+        server.answers.set()
+        done = cli.finished(first)
+        server.shutdown()
+    assert second.stderr.splitlines() == ["sending must not be running, but another process has it open."]
+    assert (second.returncode, done.returncode) == (2, 0)
+    assert "Nothing is lost: " in done.stderr

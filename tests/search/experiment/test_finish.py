@@ -1,11 +1,15 @@
 import io
 
+import pytest
 from rich.console import Console
 
+from searchlight.search.errors import UsageError
 from searchlight.search.experiment import runner
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting.console.live_table import LiveTable
 from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.storage.study_store import open_store
+from tests.end_to_end.test_driver_crash import drive, start
 from tests.search.execution.cluster.test_resources import planned
 from tests.search.objectives import VAL_SCORE
 
@@ -20,3 +24,20 @@ def test_interrupt_leaves_out_the_model_and_not_the_result(tmp_path, monkeypatch
     assert runner._log_best(asked, False, progress) == {}
     again = f"{format_command('report')} one --storage {tmp_path / 'runs'} --register 'my model'"
     assert stream.getvalue().splitlines()[-1] == f"the best checkpoint is no model in MLflow yet: {again}"
+
+
+def test_complete_search_is_closed_after_its_end_is_sent(tmp_path, monkeypatch):
+    searched, held = start(tmp_path)
+    drive(searched, held, [])
+    held.store.close()
+    place = searched.config.path
+
+    def send_end(*_):
+        with pytest.raises(UsageError, match="one must not be running, but another process has it open"):
+            open_store(place, "")
+        return "the result"
+
+    monkeypatch.setattr(runner, "finish", send_end)
+    monkeypatch.setattr(runner, "create_tracker", lambda *_: None)
+    assert runner.resume("one", place.parent) == "the result"
+    open_store(place, "").close()
