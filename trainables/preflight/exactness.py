@@ -1,15 +1,24 @@
 """The check that several micro-batches give the gradient of one large batch, with the weights of the task."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from searchlight.trainables.preflight.findings import Finding, Kind, Severity, declare_kinds, make_finding
-from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, combine, dot, evaluation_mode
+from searchlight.trainables.preflight.gradients import (
+    ConstantDraws,
+    Gradient,
+    Loss,
+    Prober,
+    combine,
+    dot,
+    evaluation_mode,
+)
 from searchlight.trainables.preflight.observation import ObservedTrial
-from searchlight.trainables.preflight.samples import count_samples, select
+from searchlight.trainables.preflight.samples import count_samples, join, select
 
 EXACT = 2e-3  # relative error of a gradient that counts as none: fp32 sums in another order
 ENOUGH = 12  # samples of a micro-batch that is split
@@ -44,16 +53,24 @@ class Split(NamedTuple):
     def error(self, first: float, second: float) -> float:
         """Return the distance of the whole from the sum of its parts with these factors, relative to its norm."""
         mixed = combine([(-1.0, self.whole.parts), (first, self.parts[0].parts), (second, self.parts[1].parts)])
-        return math.sqrt(max(0.0, dot(mixed, mixed))) / (self.whole.norm or 1.0)
+        return _norm(mixed) / (self.whole.norm or 1.0)
+
+    def add_parts(self) -> Gradient:
+        """Return the sum of the two parts."""
+        one, two = self.parts
+        return Gradient(one.loss + two.loss, one.weight + two.weight, combine([(1.0, one.parts), (1.0, two.parts)]))
 
     def fit(self) -> tuple[float, float]:
-        """Return the factors of the two parts whose sum is closest to the whole, by least squares."""
+        """Return the factors of the two parts whose sum is closest to the whole, by least squares.
+
+        Parallel gradients, such as those of a single parameter, fit in many ways: return the shares of the samples.
+        """
         one, two, whole = self.parts[0].parts, self.parts[1].parts, self.whole.parts
         a, b, c = dot(one, one), dot(one, two), dot(two, two)
         x, y = dot(one, whole), dot(two, whole)
         det = a * c - b * b
-        if det <= 1e-6 * a * c:  # parallel gradients fit in many ways
-            return math.nan, math.nan
+        if det <= 1e-6 * a * c:
+            return self.counts[0] / sum(self.counts), self.counts[1] / sum(self.counts)
         return (x * c - y * b) / det, (y * a - x * b) / det
 
 
@@ -66,10 +83,9 @@ def find_inexact(trial: ObservedTrial, matters: bool, is_over: Callable[[], bool
     """
     prober, findings = Prober(trial), list[Finding]()
     for name, record in trial.updates.items():
-        for index, (batch, loss) in enumerate(record.batches):
+        for index, (batch, loss) in enumerate(_join_neighbors(prober, name, record.batches)):
             if index and is_over():
                 break
-            batch = _shorten(batch)
             found = _check_update(prober, name, loss, batch, matters)
             findings += found
             if any(finding.name in ("weight-is-not-the-mean", "loss-is-a-sum") for finding in found):
@@ -91,8 +107,10 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
         splits = [] if is_random else _split(prober, name, loss, batch)
         if not splits or not _are_exact(splits):
             with evaluation_mode(modules):
-                still_random = is_random and _differ(*(prober.compute(name, loss, batch, seed) for seed in (0, 1)))
-                calm = [] if still_random else _split(prober, name, loss, batch)
+                draws = is_random and _depends_on_seed(prober, name, loss, batch)
+                with ConstantDraws() if draws else nullcontext():
+                    still_random = draws and _depends_on_seed(prober, name, loss, batch)
+                    calm = [] if still_random else _split(prober, name, loss, batch)
         else:
             return findings
     except Exception as error:  # a task may refuse a part of its batch, in its own way
@@ -114,10 +132,25 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
     return findings
 
 
-def _shorten(batch: Any) -> Any:
+def _join_neighbors(prober: Prober, name: str, batches: Sequence[tuple[Any, Loss]]) -> Iterator[tuple[Any, Loss]]:
+    """Yield pairs of micro-batches as one, or the first of both if they cannot be joined.
+
+    The samples of one micro-batch may be equally long, so that a wrong weight shows only between two.
+    """
+    for (batch, loss), (other, of_other) in zip(batches[::2], [*batches[1::2], (None, None)], strict=False):
+        try:
+            joined = join(_shorten(batch, ENOUGH // 2), _shorten(other, ENOUGH // 2))
+            assert loss == of_other
+            prober.compute(name, loss, joined)
+        except Exception:  # a task may refuse a larger micro-batch, in its own way
+            joined = _shorten(batch, ENOUGH)
+        yield joined, loss
+
+
+def _shorten(batch: Any, count: int) -> Any:
     """Return the first samples of `batch`. A few samples are enough for the check and take less time."""
     try:
-        return select(batch, range(min(count_samples(batch), ENOUGH)))
+        return select(batch, range(min(count_samples(batch), count)))
     except TypeError:  # it cannot be split, which is told later
         return batch
 
@@ -125,7 +158,7 @@ def _shorten(batch: Any) -> Any:
 def _split(prober: Prober, name: str, loss: Loss, batch: Any) -> list[Split]:
     count = count_samples(batch)
     whole, splits = prober.compute(name, loss, batch), []
-    for cut in {max(1, count // 3), count - max(1, count // 3)}:
+    for cut in sorted({max(1, count // 3), count - max(1, count // 4)}):
         parts = (select(batch, range(cut)), select(batch, range(cut, count)))
         one, two = (prober.compute(name, loss, part) for part in parts)
         splits.append(Split(whole, (one, two), (cut, count - cut)))
@@ -141,16 +174,17 @@ def _judge(splits: list[Split], subject: str, matters: bool) -> Finding | None:
     severity: Severity = "error" if matters else "warning"
     if _are_exact(splits) or not all(math.isfinite(split.whole.norm) and split.whole.norm for split in splits):
         return None
+    split = splits[0]
+    if _is_sum(splits):
+        figure = f"the loss of {sum(split.counts)} samples is that of {split.counts[0]} plus that of {split.counts[1]}"
+        return make_finding("loss-is-a-sum", subject, figure, severity)
     fits = [split.fit() for split in splits]
-    if not all(math.isfinite(a) and split.error(a, b) < EXACT for split, (a, b) in zip(splits, fits, strict=True)):
+    if not all(split.error(a, b) < EXACT for split, (a, b) in zip(splits, fits, strict=True)):
         return None
     values = [(s.whole.loss, a * s.parts[0].loss + b * s.parts[1].loss) for s, (a, b) in zip(splits, fits, strict=True)]
     if not all(math.isclose(whole, mixed, rel_tol=CLEAR, abs_tol=1e-6) for whole, mixed in values):
         return None
-    a, split = fits[0][0], splits[0]
-    if all(abs(a - 1) < CLEAR and abs(b - 1) < CLEAR for a, b in fits):
-        figure = f"the loss of {sum(split.counts)} samples is that of {split.counts[0]} plus that of {split.counts[1]}"
-        return make_finding("loss-is-a-sum", subject, figure, severity)
+    a = fits[0][0]
     if all(abs(a + b - 1) < CLEAR and a > 0 and b > 0 for a, b in fits):
         figure = (
             f"{split.counts[0]} of {sum(split.counts)} samples have {split.declared:.1%} of the declared weight, "
@@ -158,6 +192,15 @@ def _judge(splits: list[Split], subject: str, matters: bool) -> Finding | None:
         )
         return make_finding("weight-is-not-the-mean", subject, figure, severity)
     return None
+
+
+def _is_sum(splits: Sequence[Split]) -> bool:
+    """Return whether the two parts have one sum wherever the cut is: a sum over samples, also with a penalty."""
+    whole = splits[0].whole
+    one, two = [whole, *(split.add_parts() for split in splits)][-2:]  # of two samples, there is one cut
+    is_same = _norm(combine([(1.0, one.parts), (-1.0, two.parts)])) < EXACT * whole.norm
+    is_off = all(split.error(split.declared, 1 - split.declared) > CLEAR for split in splits)
+    return is_same and is_off and math.isclose(one.loss, two.loss, rel_tol=EXACT, abs_tol=1e-6)
 
 
 def _find_division(trial: ObservedTrial, prober: Prober) -> list[Finding]:
@@ -179,9 +222,17 @@ def _find_division(trial: ObservedTrial, prober: Prober) -> list[Finding]:
     return findings
 
 
+def _depends_on_seed(prober: Prober, name: str, loss: Loss, batch: Any) -> bool:
+    return _differ(*(prober.compute(name, loss, batch, seed) for seed in (0, 1)))
+
+
 def _differ(first: Gradient, second: Gradient) -> bool:
     mixed = combine([(1.0, first.parts), (-1.0, second.parts)])
-    return math.sqrt(max(0.0, dot(mixed, mixed))) > 1e-5 * (first.norm or 1.0) or first.loss != second.loss
+    return _norm(mixed) > 1e-5 * (first.norm or 1.0) or first.loss != second.loss
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return math.sqrt(max(0.0, dot(parts, parts)))
 
 
 def _has_batch_norm(modules: dict[str, nn.Module]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from searchlight.trainables.context import rng
 from searchlight.trainables.precision import Precision, autocast
@@ -18,6 +19,19 @@ from searchlight.trainables.update.parameters import get_parameters
 
 Loss = Callable[[Any], Any]
 PROBE = 7  # what random numbers are for, beside build and epochs
+DROPOUTS = {
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+}
+DRAWS = {
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "normal", "normal_", "uniform_", "random_",
+    "exponential_", "log_normal_", "multinomial", "bernoulli", "bernoulli_", "poisson",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,6 +140,23 @@ def evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+class ConstantDraws(TorchFunctionMode):
+    """Replaces the random numbers of torch by constants, so that a sample has the same in each micro-batch."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in DROPOUTS:
+            return args[0]
+        result = func(*args, **(kwargs or {}))
+        if name == "randperm":
+            return result.sort().values
+        if name in DRAWS:
+            result.fill_(1 if name.startswith("bernoulli") else 0.5 if result.is_floating_point() else 0)
+        return result
 
 
 def _to_dense(gradient: Tensor) -> Tensor:

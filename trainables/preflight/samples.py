@@ -31,6 +31,32 @@ def select(batch: Any, indices: Indices) -> Any:
     return _map(batch, lambda part: _take(part, indices) if len(part) == count else part)
 
 
+def join(first: Any, second: Any) -> Any:
+    """Return the samples of two micro-batches as one.
+
+    Raises:
+        TypeError: They are made of something that cannot be joined.
+        RuntimeError, ValueError: Their parts differ in shape.
+    """
+    counts = count_samples(first), count_samples(second)
+
+    def join_parts(one: Any, two: Any) -> Any:
+        if isinstance(one, dict) and one.keys() == two.keys():
+            return {key: join_parts(one[key], two[key]) for key in one}
+        if isinstance(one, tuple | list) and type(one) is type(two) and any(_has_tensor(part) for part in one):
+            items = [join_parts(*parts) for parts in zip(one, two, strict=True)]
+            return type(one)(*items) if hasattr(one, "_fields") else type(one)(items)
+        if isinstance(one, Tensor | np.ndarray | list) and (len(one), len(two)) == counts:
+            if isinstance(one, list):
+                return one + two
+            return torch.cat([one, two]) if isinstance(one, Tensor) else np.concatenate([one, two])
+        if isinstance(one, int | float | str | None) and one == two:
+            return one
+        raise TypeError(f"two parts of micro-batches must be alike to be joined, but got {type(one)} and {type(two)}")
+
+    return join_parts(first, second)
+
+
 def digest_samples(value: Any) -> list[str]:
     """Return a digest of each sample in `value`: a batch, or the arguments of a module."""
     leaves = list(_leaves(value))

@@ -67,6 +67,66 @@ class SummedLoss(Small):
         return F.mse_loss(self.modules["model"](x), y, reduction="sum"), len(x)
 
 
+@fault("loss-is-a-sum", accumulates=True)
+class PenalizedSum(SummedLoss):
+    """The penalty is part of each micro-batch's loss, so that the loss is not the sum of those of its parts."""
+
+    def loss(self, batch):
+        penalty = sum(p.square().sum() for p in self.modules["model"].parameters())
+        return super().loss(batch)[0] + 0.1 * penalty, len(batch[0])
+
+
+@fault("loss-is-a-sum", accumulates=True)
+class SumOfSingleSamples(SummedLoss):
+    def train_batches(self, epoch):
+        return self.context.shard((self.x[:48], self.y[:48]), 1)
+
+
+class Noisy(Small):
+    """A regression with noise in its inputs, also in evaluation mode."""
+
+    weight = staticmethod(len)
+
+    def loss(self, batch):
+        x, y = batch
+        return F.mse_loss(self.modules["model"](x + torch.randn_like(x)), y), self.weight(x)
+
+
+add_fault(
+    "weight-is-not-the-mean", "NoisyOne", Noisy, request={"accumulates": True}, weight=staticmethod(lambda x: 48 / 6)
+)
+
+
+@fault("loss-is-a-sum", accumulates=True)
+class NoisySum(Noisy):
+    def loss(self, batch):
+        loss, weight = super().loss(batch)
+        return weight * loss, weight
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.factor * x.sum(1, keepdim=True)
+
+
+# All gradients of a single number are parallel.
+add_fault("loss-is-a-sum", "SumOfOneParameter", SummedLoss, {"accumulates": True}, make_model=lambda task: Scale())
+
+
+@fault("weight-is-not-the-mean", accumulates=True)
+class BucketedTokens(TokensAsSamples):
+    """The samples of a micro-batch are equally long, so that only those of several show the wrong weight."""
+
+    def train_batches(self, epoch):
+        order = self.mask[: self.config.size].sum(1).sort(stable=True).indices
+        batches = [(self.x[part], self.y[part], self.mask[part]) for part in order.split(self.config.batch_size)]
+        return [batches[i] for i in (0, 4, 1, 6, 2, 5, 3, 7)][:: -1 if epoch % 2 else 1]
+
+
 @fault("depends-on-batch")
 class Contrastive(Small):
     def make_model(self):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.trainables.preflight.faulty_data import Tokens
+from tests.trainables.preflight.faulty_data import BucketedTokens, Noisy, Tokens
 from tests.trainables.preflight.faulty_tasks import Small
 
 
@@ -44,6 +44,36 @@ class Transformer(Tokens):
     def evaluate(self):
         x = self.x[self.config.size :]
         return {"val/loss": F.cross_entropy(self.answer(x).flatten(0, 1), (x + 1).flatten() % 12).item()}
+
+
+class MaskedLanguageModel(Transformer):
+    """A mean over the tokens that are hidden at random."""
+
+    def loss(self, batch):
+        x = batch[0]
+        hidden = torch.rand(x.shape) < 0.5
+        losses = F.cross_entropy(self.answer(x.masked_fill(hidden, 0)).flatten(0, 1), x.flatten(), reduction="none")
+        return (losses * hidden.flatten()).sum() / hidden.sum(), hidden.sum()
+
+
+class Bucketed(BucketedTokens):
+    weight = Tokens.weight
+
+
+class Mixup(Small):
+    """Each sample is mixed with another one of its micro-batch, and noise is added."""
+
+    def loss(self, batch):
+        (x, y), other = batch, torch.randperm(len(batch[0]))
+        share = torch.distributions.Beta(0.4, 0.4).sample()
+        answer = self.modules["model"](share * x + (1 - share) * x[other] + 0.1 * torch.randn_like(x))
+        return F.mse_loss(F.dropout(answer, 0.1), share * y + (1 - share) * y[other]), len(x)
+
+
+class Penalized(Small):
+    def loss(self, batch):
+        loss, weight = super().loss(batch)
+        return loss + 0.1 * sum(p.square().sum() for p in self.modules["model"].parameters()), weight
 
 
 class GenerativeAdversarialNetwork(Small):
@@ -246,5 +276,6 @@ class TextInLists(Small):
 
 HEALTHY = [
     ConvolutionalNetwork, Transformer, GenerativeAdversarialNetwork, ActorCritic, FrozenBackbone, TiedWeights,
-    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, EmaTeacher, LoraAdapters, WarmUp, TextInLists,
+    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, EmaTeacher, LoraAdapters, WarmUp, TextInLists, Noisy, Mixup,
+    MaskedLanguageModel, Bucketed, Penalized,
 ]  # fmt: skip
