@@ -103,6 +103,19 @@ def find_supported_precisions(device: torch.device) -> list[Precision]:
     return [precision for precision in Precision if _is_supported(precision, device)]
 
 
+def lacks_kernels(precision: Precision, device: torch.device) -> bool:
+    """Return whether `device` runs products in `precision`, but not an LSTM.
+
+    oneDNN has LSTMs in bf16 for CPUs with AVX-512, and in fp16 for few CPUs.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]), autocast(precision, device):
+            torch.nn.LSTM(1, 1, device=device)(torch.ones(1, 1, 1, device=device))
+    except RuntimeError:
+        return _is_supported(precision, device)
+    return False
+
+
 def resolve(requested: str, device: torch.device) -> Precision:
     """Return the precision named `requested`. "auto" is bf16 if `device` has it, else fp16 on a GPU, else fp32.
 

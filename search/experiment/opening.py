@@ -109,6 +109,7 @@ def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
             "id": uuid.uuid4().hex,
             "config": planned.options,
             "first": planned.first,
+            "notes": planned.notes,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
             "units": dict(planned.source.task_class.units) if planned.source.task_class else {},

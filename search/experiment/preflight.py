@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +20,12 @@ from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
-from searchlight.search.experiment.task_files import CODE, copy_code
+from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version
 from searchlight.trainables.filesystem.atomic_file import write_atomic
-from searchlight.trainables.precision import Precision
+from searchlight.trainables.precision import Precision, lacks_kernels
 from searchlight.trainables.preflight.audit import AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings
 from searchlight.trainables.preflight.process import audit_apart
@@ -174,6 +174,37 @@ def _run_locally(source: TaskSource, options: ResourceOptions, request: dict[str
         return _describe_death(str(error))
 
 
+def find_unsupported_modes(planned: SearchPlan) -> dict[str, str]:
+    """Return why workers without a GPU cannot run the task, by precision of the space.
+
+    An audit in a process of its own shows it, if the CPU lacks operations. It takes some seconds, so that other
+    searches do without.
+    """
+    source, config = planned.source, planned.config
+    request = build_request(planned.space, config.workers, is_quick=True)
+    modes = [mode for mode in Precision if mode in request.modes and mode != Precision.FP32]
+    if source.task_class is None or config.no_preflight or not modes:
+        return {}
+    keywords = {"reference": source.reference, "request": asdict(request), "on_gpu": False, "is_function": False}
+    keywords["files"] = str(config.local_path / TASK_FILES)
+    if uses_existing_cluster():
+        audit = _call_on_node(config, _audit_doubtful, modes=modes, **keywords)
+    elif any(lacks_kernels(mode, torch.device("cpu")) for mode in modes):
+        audit = _run_locally(source, config, keywords)
+    else:
+        return {}
+    found = [each for each in audit["findings"] if each["name"] == "mode-unsupported"]
+    return {each["subject"].partition(",")[0]: each["figure"].partition(". ")[0] for each in found}
+
+
+def _audit_doubtful(modes: Sequence[Precision], **keywords: Any) -> Audit:
+    """Audit the task if this node lacks operations in any of `modes`, and return the result."""
+    from searchlight.trainables.precision import lacks_kernels  # on the node, which has its own copy
+
+    is_doubtful = any(lacks_kernels(mode, torch.device("cpu")) for mode in modes)
+    return _audit_on_node(**keywords) if is_doubtful else AuditResult([]).as_json()
+
+
 def _describe_death(end: str) -> Audit:
     """Return the audit of a task that ended its process."""
     finding = make_finding("training-fails", "the process", end)
@@ -198,24 +229,30 @@ def _build_environment(options: ResourceOptions, links: Path) -> dict[str, str]:
 
 def _run_on_cluster(source: TaskSource, options: ResourceOptions, request: dict[str, Any]) -> Audit:
     """Audit the task on a node of the cluster, with the resources of one worker. Return the result."""
-    import ray
-
-    from searchlight.search.execution.cluster import resources
     from searchlight.search.execution.cluster.connection import ray_session
 
     with _copied_code(source) as code, ray_session(code):
-        present, growing = resources.get_node_resources(), resources.autoscaler_limits()
-        worker = resources.resolve_worker_resources(options, present, growing)
-        custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}
-        limits = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
-        task: Any = ray.remote(max_calls=1, max_retries=0, **limits)(_audit_on_node)  # type: ignore[call-overload]
-        try:
-            audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
-            return audit
-        except ray.exceptions.GetTimeoutError as error:
-            raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error
-        except ray.exceptions.WorkerCrashedError as error:
-            return _describe_death(str(error).splitlines()[0])
+        return _call_on_node(options, _audit_on_node, **request)
+
+
+def _call_on_node(options: ResourceOptions, audit_on_node: Callable[..., Audit], **request: Any) -> Audit:
+    """Return the result of `audit_on_node` on a node of the cluster, with the resources of one worker."""
+    import ray
+
+    from searchlight.search.execution.cluster import resources
+
+    present, growing = resources.get_node_resources(), resources.autoscaler_limits()
+    worker = resources.resolve_worker_resources(options, present, growing)
+    custom = {name: amount for name, amount in worker.items() if name not in ("CPU", "GPU")}
+    limits = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
+    task: Any = ray.remote(max_calls=1, max_retries=0, **limits)(audit_on_node)  # type: ignore[call-overload]
+    try:
+        audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
+        return audit
+    except ray.exceptions.GetTimeoutError as error:
+        raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error
+    except ray.exceptions.WorkerCrashedError as error:
+        return _describe_death(str(error).splitlines()[0])
 
 
 def _audit_on_node(**request: Any) -> Audit:

@@ -18,7 +18,11 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster import resources
 from searchlight.search.execution.cluster.connection import join_thread
-from searchlight.search.execution.cluster.local_machine import leave_out_fp16, uses_existing_cluster
+from searchlight.search.execution.cluster.local_machine import (
+    leave_out_fp16,
+    leave_out_unsupported,
+    uses_existing_cluster,
+)
 from searchlight.search.execution.cluster.node_check import ClusterCheck, check_nodes
 from searchlight.search.execution.gang import Gang
 from searchlight.search.execution.gang_registry import RegistryActor
@@ -29,13 +33,14 @@ from searchlight.search.execution.tune_scheduler import GangFailureRecorder, Ray
 from searchlight.search.execution.watchdog import Watchdog
 from searchlight.search.experiment.opening import OpenStudy
 from searchlight.search.experiment.plan import SearchPlan
-from searchlight.search.experiment.preflight import build_request, identify_audit
+from searchlight.search.experiment.preflight import build_request, find_unsupported_modes, identify_audit
 from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
 from searchlight.search.experiment.task_files import AUDIT_FILE
 from searchlight.search.formatting import pluralize, resume_command
 from searchlight.search.reporting.console.preflight import format_finding, format_summary
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
@@ -68,9 +73,10 @@ def run_on_ray(
     config, start = planned.config, services.enter_context
     worker, cluster = _inspect_cluster(config, progress)
     # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
-    if is_new and uses_existing_cluster() and not worker.get("GPU") and not config.warm_start:
-        planned, notes = _leave_out_fp16(planned)
-        for note in notes:
+    if is_new and not worker.get("GPU") and not config.warm_start:
+        before = planned.notes
+        planned = _leave_out_precisions(planned)
+        for note in planned.notes[len(before) :]:
             progress.warn(note)
     opened = open_study(planned)
     study = opened.study
@@ -110,12 +116,22 @@ def run_on_ray(
     return study.get_record(), tracker
 
 
-def _leave_out_fp16(planned: SearchPlan) -> tuple[SearchPlan, tuple[str, ...]]:
-    """Return the plan for workers without a GPU, and lines for the user. No first point has a fixed precision."""
-    space, notes = leave_out_fp16(planned.config, planned.space)
-    names = {parameter.name for parameter in space.parameters}
-    first = tuple({name: value for name, value in point.items() if name in names} for point in planned.first)
-    return replace(planned, space=space, first=first), notes
+def _leave_out_precisions(planned: SearchPlan) -> SearchPlan:
+    """Return the plan for workers without a GPU, with notes. No first point has a precision that is left out."""
+    if uses_existing_cluster():
+        planned = _narrow(planned, *leave_out_fp16(planned.config, planned.space))
+    if reasons := find_unsupported_modes(planned):
+        planned = _narrow(planned, *leave_out_unsupported(planned.config, planned.space, reasons))
+    return planned
+
+
+def _narrow(planned: SearchPlan, space: Space, notes: tuple[str, ...]) -> SearchPlan:
+    allowed = {parameter.name: parameter for parameter in space.parameters}
+    first = (
+        {name: value for name, value in point.items() if name in allowed and allowed[name].contains(value)}
+        for point in planned.first
+    )
+    return replace(planned, space=space, first=tuple(first), notes=planned.notes + notes)
 
 
 def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, ClusterCheck]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from searchlight.trainables.context import Context
-from searchlight.trainables.precision import Precision, resolve
+from searchlight.trainables.precision import AUTO, Precision, resolve
 from searchlight.trainables.preflight import data_checks, determinism, exactness
 from searchlight.trainables.preflight.checks.errors import find_error
 from searchlight.trainables.preflight.checks.overwritten_samples import OverwrittenSamples
@@ -214,7 +214,9 @@ class Audit:
         self.findings += exactness.find_inexact(trial, matters, self._is_over)
 
     def _audit_modes(self, trial: ObservedTrial) -> None:
-        wanted = [mode for mode in self.request.modes if mode in list(Precision)]
+        device = self.context.device
+        modes = [resolve(mode, device) if mode == AUTO else mode for mode in self.request.modes]
+        wanted = [mode for mode in dict.fromkeys(modes) if mode in list(Precision)]
         found, self.modes = find_mode_problems(trial, wanted, self._is_over)
         self.findings += found
 

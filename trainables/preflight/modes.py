@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,13 @@ SLOW = 3.0  # times the time of fp32, above which no saved memory is worth it on
 COSINE, LOSS_ERROR = 0.9, 0.05  # beyond which a mode is told to be inaccurate
 UNDERFLOW = 0.01  # share of the elements of a gradient that may vanish
 SCALES = [2.0**exponent for exponent in (0, 4, 8, 12, 16, 20, 24)]
-CONSTANT_ERROR = "without overflow"  # how torch refuses -1e9 in half precision
+# What torch says about -1e9 in half precision, and oneDNN about an operation that it does not have for this CPU.
+MESSAGES = {"without overflow": "half-precision-constant", "could not create a primitive": "mode-unsupported"}
 
 
 declare_kinds(
     "Precision",
-    Kind("mode-unsupported", "warning", "Leave the precision out: --search precision=..."),
+    Kind("mode-unsupported", "warning", "Choose others: --search precision=..., or --set precision=fp32."),
     Kind("mode-without-gain", "warning", "Leave the precision out: what it saves here is not worth its time."),
     Kind("mode-does-not-run", "warning", "Look for autocast(enabled=False), float() or custom functions."),
     Kind("mode-fails", "error", "Correct the operation, or leave the precision out: --search precision=..."),
@@ -133,6 +134,9 @@ def find_mode_problems(
                     findings += found
                     known = {report.precision for report in reports}
                     reports += [report for report in measured if report.precision not in known]
+    unsupported = {finding.subject.partition(",")[0] for finding in findings if finding.name == "mode-unsupported"}
+    if unsupported >= {*modes}:  # no trial can run
+        findings = [replace(each, severity="error") if each.name == "mode-unsupported" else each for each in findings]
     return findings, reports
 
 
@@ -188,7 +192,7 @@ def _compare(trial: ObservedTrial, given: _Reference, precision: Precision) -> t
                 got = prober.compute(name, partial(products.watch, loss), batch, precision=precision, scale=scale)
             measured = _measure(prober, name, loss, batch, precision)
         except Exception as error:  # whatever the task raises in this mode ends each of its trials
-            kind = "half-precision-constant" if CONSTANT_ERROR in str(error) else "mode-fails"
+            kind = next((name for words, name in MESSAGES.items() if words in str(error)), "mode-fails")
             return [make_finding(kind, subject, describe_error(error))], []
         if not math.isfinite(got.loss) and math.isfinite(reference.loss):
             figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"

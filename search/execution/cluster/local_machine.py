@@ -1,6 +1,7 @@
 """Checks before the start of Ray whether this machine can run the search."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -73,16 +74,51 @@ def leave_out_fp16(options: SpaceOptions, space: Space) -> tuple[Space, tuple[st
     if Precision.FP16 not in choices or space.get_defaults().get("precision") == Precision.FP16:
         return space, ()
 
-    kept = [mode for mode in choices if mode != Precision.FP16]
     line = (
         "fp16 is left out of the search: its workers have no GPU. "
         f"A new search with --search precision={','.join(choices)} keeps it"
     )
+    return _narrow(space, [mode for mode in choices if mode != Precision.FP16]), (line,)
+
+
+def leave_out_unsupported(
+    options: SpaceOptions, space: Space, reasons: Mapping[str, str]
+) -> tuple[Space, tuple[str, ...]]:
+    """Return `space` without precisions that the workers cannot run, and a line for the user about each.
+
+    Args:
+        reasons: Why the workers cannot run the task, by precision.
+
+    Raises:
+        UsageError: No precision is left, or the user named one of these for a trial.
+    """
+    parameter = next((p for p in space.parameters if p.name == "precision"), None)
+    d = None if parameter is None else parameter.distribution
+    searched = d.choices if isinstance(d, CategoricalDistribution) else [space.fixed_values()["precision"]]
+    choices = [str(mode) for mode in searched]
+    kept = [mode for mode in choices if mode not in reasons]
+    wanted = [mode for point in options.try_ if (mode := str(point.get("precision"))) in reasons]
+    if wanted := wanted or ([] if kept else choices):
+        raise UsageError(
+            f"precision must be one in which the workers can run the task, but got {wanted[0]}: {reasons[wanted[0]]}. "
+            f"Choose --{'search' if len(kept) > 1 else 'set'} precision={','.join(kept) or Precision.FP32}."
+        )
+    lines = (
+        f"{mode} is left out of the search: its workers cannot run the task in it: {reasons[mode]}"
+        for mode in choices
+        if mode in reasons
+    )
+    return _narrow(space, kept), tuple(lines)
+
+
+def _narrow(space: Space, kept: Sequence[str]) -> Space:
+    """Return `space` with these precisions. A single one is fixed."""
     if len(kept) == 1:
-        parameters = tuple(p for p in space.parameters if p is not parameter)
-        return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]}), (line,)
-    narrowed = replace(parameter, distribution=CategoricalDistribution(kept))
-    return replace(space, parameters=tuple(narrowed if p is parameter else p for p in space.parameters)), (line,)
+        parameters = tuple(p for p in space.parameters if p.name != "precision")
+        return Space(space.config_class, parameters, {**space.fixed, "precision": kept[0]})
+    distribution = CategoricalDistribution(kept)
+    parameters = tuple(replace(p, distribution=distribution) if p.name == "precision" else p for p in space.parameters)
+    return replace(space, parameters=parameters)
 
 
 def _get_device(options: ResourceOptions) -> torch.device:

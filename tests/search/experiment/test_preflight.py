@@ -1,6 +1,7 @@
 """Ask for the audit of a search: its configs, its cost, its process, and the precisions that are left out."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,19 +12,25 @@ from pydantic import BaseModel
 from searchlight.search.analysis.cost_estimate import estimate_cost
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
-from searchlight.search.execution.cluster.local_machine import leave_out_fp16, may_train_on_gpus
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.local_machine import (
+    leave_out_fp16,
+    leave_out_unsupported,
+    may_train_on_gpus,
+)
 from searchlight.search.experiment import plan
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
+    find_unsupported_modes,
     identify_audit,
     list_corners,
     load_estimate,
     run_preflight,
 )
-from searchlight.search.experiment.ray_run import _leave_out_fp16
+from searchlight.search.experiment.ray_run import _leave_out_precisions
 from searchlight.search.experiment.warm_start import WarmStart
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
@@ -139,11 +146,72 @@ def test_precision_that_alone_remains_is_fixed():
     assert "precision=fp32,fp16 keeps it" in line
 
 
-def test_precision_that_the_nodes_fix_leaves_the_first_points():
-    space, first = resolve_space(TwoModes, {}, {}), ({"precision": "fp32", "lr": 0.01}, {"lr": 0.02})
-    planned, notes = _leave_out_fp16(SearchPlan(make_config(TOY), None, space, None, (), first))
-    assert [parameter.name for parameter in planned.space.parameters] == ["lr"]
-    assert (planned.first, len(notes)) == (({"lr": 0.01}, {"lr": 0.02}), 1)
+class ThreeModes(TwoModes):
+    precision: str = searchable("bf16", choices=["fp32", "bf16", "fp16"])
+
+
+@pytest.mark.parametrize(
+    ("config_class", "is_joined", "unsupported", "left", "first"),
+    [
+        (TwoModes, True, {}, [], ({"lr": 0.01}, {"lr": 0.02})),
+        (TwoModes, False, {"fp16": "no LSTM"}, [], ({"lr": 0.01}, {"lr": 0.02})),
+        (ThreeModes, False, {"fp16": "no LSTM"}, ["fp32,bf16"], ({"precision": "fp32", "lr": 0.01}, {"lr": 0.02})),
+        (ThreeModes, False, {"fp32": "odd"}, ["bf16,fp16"], ({"lr": 0.01}, {"lr": 0.02})),
+        (ThreeModes, True, {"bf16": "no LSTM"}, [], ({"lr": 0.01}, {"lr": 0.02})),
+    ],
+)
+def test_precision_that_workers_lack_leaves_space_and_first_points(
+    monkeypatch, config_class, is_joined, unsupported, left, first
+):
+    monkeypatch.setitem(_leave_out_precisions.__globals__, "uses_existing_cluster", lambda: is_joined)
+    monkeypatch.setitem(_leave_out_precisions.__globals__, "find_unsupported_modes", lambda planned: unsupported)
+    given = ({"precision": "fp32", "lr": 0.01}, {"lr": 0.02})
+    space = resolve_space(config_class, {}, {})
+    planned = _leave_out_precisions(SearchPlan(make_config(TOY), None, space, None, (), given, notes=("before",)))
+    assert (precisions_of(planned.space), planned.first) == (left, first)
+    assert [note.partition(" is left out")[0] for note in planned.notes] == [
+        "before",
+        *(["fp16"] if is_joined else []),
+        *unsupported,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config_class", "fixed", "tries", "told"),
+    [
+        (TwoModes, {"precision": "fp16"}, [], "but got fp16: no LSTM. Choose --set precision=fp32."),
+        (TwoModes, {}, [{"precision": "fp16"}], "but got fp16: no LSTM. Choose --set precision=fp32."),
+        (ThreeModes, {}, [{"precision": "fp16"}], "but got fp16: no LSTM. Choose --search precision=fp32,bf16."),
+    ],
+)
+def test_precision_that_the_user_chose_and_workers_lack_is_refused(config_class, fixed, tries, told):
+    space = resolve_space(config_class, fixed, {})
+    with pytest.raises(UsageError, match="precision must be one in which the workers can run") as raised:
+        leave_out_unsupported(make_config(TOY, **{"try": tries}), space, {"fp16": "no LSTM"})
+    assert str(raised.value).endswith(told)
+
+
+LACKING = """
+import torch
+from toy import Toy
+
+class Lacking(Toy):
+    def loss(self, batch):
+        if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+            raise RuntimeError("could not create a primitive descriptor. Run it again")
+        return super().loss(batch)
+"""
+
+
+def test_precision_that_a_cpu_lacks_is_found_before_a_search(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    shutil.copytree(TASKS, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "lacking.py").write_text(LACKING)
+    planned = plan(make_config(f"{tmp_path / 'lacking.py'}:Lacking", storage=tmp_path / "runs", gpus_per_worker=0))
+    monkeypatch.setitem(find_unsupported_modes.__globals__, "lacks_kernels", lambda mode, device: False)
+    assert find_unsupported_modes(planned) == {}, "such a CPU lacks nothing"
+    monkeypatch.setitem(find_unsupported_modes.__globals__, "lacks_kernels", lambda mode, device: mode == "bf16")
+    assert find_unsupported_modes(planned) == {"bf16": "RuntimeError: could not create a primitive descriptor"}
 
 
 def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):

@@ -188,6 +188,18 @@ class BareAssert(Small):
         return F.mse_loss(predicted, batch[1]), len(predicted)
 
 
+@fault("mode-unsupported", modes=["fp32", "bf16"])
+class WithoutKernel(Small):
+    """An operation that this CPU lacks in half precision, such as an LSTM in bf16 without AVX-512."""
+
+    def loss(self, batch):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError(
+                "could not create a primitive descriptor for the LSTM forward propagation primitive. Run"
+            )
+        return super().loss(batch)
+
+
 @fault("mode-not-finite", modes=["fp16"])
 class LargeValues(Small):
     def loss(self, batch):

@@ -11,6 +11,7 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.preflight import modes
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
+from tests.trainables.preflight.faulty_data import WithoutKernel
 from tests.trainables.preflight.faulty_tasks import FAULTS, SmallConfig
 
 
@@ -33,6 +34,11 @@ def test_faulty_task_is_found_by_name(kind, task, request_, monkeypatch):
     monkeypatch.setattr(modes, "measure_seconds", take_one_second)
     found = audit(task, **request_).findings
     assert kind in {finding.name for finding in found}, [str(finding) for finding in found]
+
+
+def test_precision_that_a_cpu_lacks_is_an_error_if_the_task_has_no_other():
+    for modes_, severity in ((["fp32", "bf16"], "warning"), (["bf16"], "error"), (["auto"], "error")):
+        assert [f.severity for f in audit(WithoutKernel, modes=modes_).findings] == [severity]
 
 
 @pytest.mark.parametrize(("device", "seconds", "is_found"), [("cpu", 2, False), ("cpu", 4, True), ("cuda", 4, False)])

@@ -5,10 +5,10 @@ from searchlight.search.study.record import SearchRecord
 
 
 def build(searched: SearchRecord) -> Section | None:
-    """Return a table of the findings, or None without findings."""
-    audit = searched.about.get("preflight")
+    """Return a table of the findings after the notes of the search's plan, or None without both."""
+    audit, notes = searched.about.get("preflight"), "\n".join(searched.about.get("notes", ()))
     if not audit or not audit["findings"]:
-        return None
+        return Section("Preflight", notes) if notes else None
     head = ("severity", "finding", "subject", "figure", "remedy")
     rows = [
         (found["severity"], found["name"], found["subject"], found["figure"], found["remedy"])
@@ -16,4 +16,4 @@ def build(searched: SearchRecord) -> Section | None:
     ]
     took = sum(audit["seconds"].values())
     says = f"The first worker audited the task on {audit['device']} before its first trial, in {took:.1f} s."
-    return Section("Preflight", says, table=[head, *rows])
+    return Section("Preflight", "\n".join(filter(None, [notes, says])), table=[head, *rows])

@@ -15,12 +15,17 @@ def record(about):
 
 def test_section_has_a_row_for_each_finding():
     finding = make_finding("zero-gradient", "model.0", "gradient of 0 in 8 windows")
-    section = build(record({"preflight": AuditResult([finding], seconds={"flow": 0.5, "modes": 0.75}).as_json()}))
-    assert section.says == "The first worker audited the task on cpu before its first trial, in 1.2 s."
+    section = build(
+        record(
+            {"preflight": AuditResult([finding], seconds={"flow": 0.5, "modes": 0.75}).as_json(), "notes": ["a note"]}
+        )
+    )
+    assert section.says == "a note\nThe first worker audited the task on cpu before its first trial, in 1.2 s."
     assert section.table[0] == ("severity", "finding", "subject", "figure", "remedy")
     assert [*section.table[1]] == [asdict(finding)[key] for key in ("severity", "name", "subject", "figure", "remedy")]
 
 
 def test_section_is_left_out_where_nothing_was_found_or_audited():
     assert build(record({})) is None
+    assert build(record({"notes": ["bf16 is left out"]})).says == "bf16 is left out"
     assert build(record({"preflight": AuditResult([]).as_json()})) is None
