@@ -44,10 +44,10 @@ LAYERS = [
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.solver", "models.liquid.losses", "models.liquid.task_stream"),
     ("models.arc.agent", "models.arc.policy", "models.arc.prompt", "models.liquid.continual", "models.liquid.network"),
-    ("models.arc.puzzles", "models.liquid.block", "models.liquid.data"),
+    ("models.arc.puzzles", "models.liquid.block"),
     ("models.liquid.plasticity", "models.liquid.spiking", "models.lm"),
     ("models.liquid.cells",),
-    ("models.liquid.sequence_inputs",),
+    ("models.data", "models.liquid.sequence_inputs"),
 ]
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
 PRIVATE_LIBRARIES = ("ray", "optuna", "torch")

@@ -14,7 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import Table, add_settings, create_parser, parse_settings, print_result
-from searchlight.models.liquid.data import compute_bits_per_byte
+from searchlight.models.data import compute_bits_per_byte
 from searchlight.trainables.lm import LmTask
 from searchlight.trainables.lm.config import LmConfig
 from searchlight.trainables.lm.data import ORDERS

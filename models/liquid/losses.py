@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from searchlight.models.data import Kind, Samples
 from searchlight.models.liquid.block import BlockState
 from searchlight.models.liquid.continual import draw_direction, draw_signs, mask_logits
-from searchlight.models.liquid.data import Kind, Samples
 from searchlight.models.liquid.network import LiquidNetwork
 
 BITS = 8.0  # per byte

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from searchlight.models.data import Samples
 from searchlight.models.liquid.continual import (
     EWC,
     SI,
@@ -16,7 +17,6 @@ from searchlight.models.liquid.continual import (
     mask_logits,
     sum_squared_gradients,
 )
-from searchlight.models.liquid.data import Samples
 from searchlight.models.liquid.losses import draw_directions
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.task_stream import Stream

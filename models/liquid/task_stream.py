@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from searchlight.models.data import Domain, Kind, Samples, Source
 from searchlight.models.liquid.continual import Scenario, convert_labels, count_outputs, find_allowed, group_classes
-from searchlight.models.liquid.data import Domain, Kind, Samples, Source
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Stream:
     """Tasks in the order in which they are learned.
 
     Attributes:
-        kind: The kind of targets, see `searchlight.models.liquid.data.Source`.
+        kind: The kind of targets, see `searchlight.models.data.Source`.
         names: Of the tasks.
         samples: The training samples, task after task.
         bounds: The first index of each task in them, and the end.

@@ -3,9 +3,9 @@
 import functools
 from pathlib import Path
 
+from searchlight.models.data import DOMAINS, SOURCES, Source, build_corpus, load
+from searchlight.models.data import check as check_source
 from searchlight.models.liquid.continual import Scenario, group_classes
-from searchlight.models.liquid.data import DOMAINS, SOURCES, Source, build_corpus, load
-from searchlight.models.liquid.data import check as check_source
 from searchlight.models.liquid.task_stream import build_stream
 from searchlight.trainables.task.config import renamed_errors
 

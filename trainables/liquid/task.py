@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from searchlight.models.data import SOURCES, Samples
 from searchlight.models.liquid.continual import Matrix, draw_matrix
-from searchlight.models.liquid.data import SOURCES, Samples
 from searchlight.models.liquid.losses import compute_losses, compute_score, measure_errors
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.plasticity import PlasticSynapses

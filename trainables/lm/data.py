@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.data import Source, build_corpus, compute_bits_per_byte, read_corpus
-from searchlight.models.liquid.data.text import build_bytes_source, check_corpus, check_size
+from searchlight.models.data import Source, build_corpus, compute_bits_per_byte, read_corpus
+from searchlight.models.data.text import build_bytes_source, check_corpus, check_size
 from searchlight.trainables.task.config import renamed_errors
 
 CORPUS = "corpus"

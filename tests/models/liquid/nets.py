@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from searchlight.models.data import Domain, Kind, Samples, Source
 from searchlight.models.liquid.continual import Scenario
-from searchlight.models.liquid.data import Domain, Kind, Samples, Source
 from searchlight.models.liquid.network import LiquidNetwork
 from searchlight.models.liquid.plasticity import PlasticSynapses
 from searchlight.models.liquid.spiking import LIF

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from searchlight.models.liquid.data import Kind, Samples
+from searchlight.models.data import Kind, Samples
 from searchlight.models.liquid.losses import compute_losses, compute_score, draw_directions, measure_errors
 from tests.models.liquid.nets import network, of
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from searchlight.models.data import Kind
 from searchlight.models.liquid.continual import (
     Scenario,
     convert_labels,
@@ -14,7 +15,6 @@ from searchlight.models.liquid.continual import (
     group_classes,
     mask_logits,
 )
-from searchlight.models.liquid.data import Kind
 from searchlight.models.liquid.task_stream import Stream, build_stream
 from tests.models.liquid.nets import continued, labeled
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from searchlight.models.liquid.data import Samples
+from searchlight.models.data import Samples
 from searchlight.models.liquid.losses import compute_losses
 from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.liquid.small_liquid import Watched, liquid, trained

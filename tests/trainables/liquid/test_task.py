@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from searchlight.models.data import build_corpus, load
 from searchlight.models.liquid.cells import CELLS
-from searchlight.models.liquid.data import build_corpus, load
 from searchlight.trainables import checkpoint
 from searchlight.trainables.context import Context
 from searchlight.trainables.liquid import LiquidTask, data

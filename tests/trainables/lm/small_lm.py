@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from searchlight.models.liquid.data import build_corpus
+from searchlight.models.data import build_corpus
 from searchlight.trainables.context import Context
 from searchlight.trainables.lm import LmTask, data
 from searchlight.trainables.lm.config import LmConfig

@@ -15,7 +15,7 @@ from torch import nn
 from torch._inductor import config as inductor_config
 from torch.distributed.tensor import DTensor
 
-from searchlight.models.liquid.data import compute_bits_per_byte
+from searchlight.models.data import compute_bits_per_byte
 from searchlight.models.lm.transformer import Transformer, count_flops
 from searchlight.trainables import checkpoint
 from searchlight.trainables.context import Context

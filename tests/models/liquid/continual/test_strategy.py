@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.data import Kind
+from searchlight.models.data import Kind
 from searchlight.models.liquid.losses import compute_losses
 from searchlight.models.liquid.strategy import ContinualStrategy
 from searchlight.models.liquid.task_stream import build_stream

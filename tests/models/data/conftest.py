@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from searchlight.models.liquid.data import build_corpus
+from searchlight.models.data import build_corpus
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from searchlight.models.liquid.data import Source, check, load
-from searchlight.models.liquid.data.autoregression import Series, compute_squared_errors
+from searchlight.models.data import Source, check, load
+from searchlight.models.data.autoregression import Series, compute_squared_errors
 
 
 @pytest.mark.parametrize("use", [check, load])

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from searchlight.models.liquid.data.samples import Domain, Samples, Source
+from searchlight.models.data.samples import Domain, Samples, Source
 
 Values = NDArray[np.float64]
 Uniform = Callable[[int], Values]  # draws in 0..1 for each lane: (draws, lanes)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from searchlight.models.liquid.data import autoregression, ngrams
+from searchlight.models.data import autoregression, ngrams
 
 Kind = Literal["labels", "bytes", "values"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from searchlight.models.liquid.data.samples import Domain, Samples, Source
+from searchlight.models.data.samples import Domain, Samples, Source
 
 CLASSES, SIDE, BRIGHTEST = 10, 8, 16
 EVERY = 5  # one of so many samples is tested on

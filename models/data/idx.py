@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from searchlight.models.liquid.data.samples import Domain, Samples, Source
+from searchlight.models.data.samples import Domain, Samples, Source
 
 PARTS = ("train", "t10k")
 UNSIGNED_BYTES = 8  # the type of the elements, third byte of the file

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from searchlight.models.liquid.data.corpus import verify_corpus
-from searchlight.models.liquid.data.ngrams import Bytes
-from searchlight.models.liquid.data.samples import BYTES, Domain, Samples, Source
+from searchlight.models.data.corpus import verify_corpus
+from searchlight.models.data.ngrams import Bytes
+from searchlight.models.data.samples import BYTES, Domain, Samples, Source
 
 TESTED = 10  # one of so many bytes is tested on
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from searchlight.models.liquid.data.corpus import is_corpus
-from searchlight.models.liquid.data.digits import load_digits
-from searchlight.models.liquid.data.hub import check_hub, load_hub
-from searchlight.models.liquid.data.idx import check_idx, is_idx, load_idx
-from searchlight.models.liquid.data.samples import Source
-from searchlight.models.liquid.data.series import load_series
-from searchlight.models.liquid.data.text import check_corpus, read_corpus
+from searchlight.models.data.corpus import is_corpus
+from searchlight.models.data.digits import load_digits
+from searchlight.models.data.hub import check_hub, load_hub
+from searchlight.models.data.idx import check_idx, is_idx, load_idx
+from searchlight.models.data.samples import Source
+from searchlight.models.data.series import load_series
+from searchlight.models.data.text import check_corpus, read_corpus
 
 SOURCES = ("digits", "text", "series")
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from searchlight.models.liquid.data.ngrams import Bytes
-from searchlight.models.liquid.data.samples import Domain, Samples, Source
-from searchlight.models.liquid.data.text import build_bytes_source
+from searchlight.models.data.ngrams import Bytes
+from searchlight.models.data.samples import Domain, Samples, Source
+from searchlight.models.data.text import build_bytes_source
 
 TEXT_BYTES = 2_000_000  # the first bytes of a data set
 BRIGHTEST = 255

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.models.liquid.data import (
+from searchlight.models.data import (
     BYTES,
     build_corpus,
     check,
@@ -23,7 +23,7 @@ from searchlight.models.liquid.data import (
     load,
     read_corpus,
 )
-from searchlight.models.liquid.data.sentences import generate_equations, generate_sentences
+from searchlight.models.data.sentences import generate_equations, generate_sentences
 
 
 def test_targets_are_the_bytes_that_follow() -> None:

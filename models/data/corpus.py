@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from searchlight.models.liquid.data.sentences import generate_equations, generate_sentences
+from searchlight.models.data.sentences import generate_equations, generate_sentences
 
 DESCRIPTION = "corpus.json"
 SEED = 0
