@@ -32,6 +32,7 @@ NAMES = {
     "ray_node": "ray._private.worker:_global_node",
     "ray_services": "ray._private.services:",
     # Optuna
+    "SearchSpaceTransform": "optuna._transform:_SearchSpaceTransform",
     "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",
     "default_gamma": "optuna.samplers._tpe.sampler:default_gamma",
     "default_gamma_multiobjective": "optuna.samplers._tpe.sampler:default_gamma_multiobjective",
@@ -41,6 +42,11 @@ NAMES = {
 
 def __getattr__(name: str) -> Any:
     return private_api.resolve_private_name(name, __name__, NAMES, TESTED)
+
+
+def set_system_attr(study: Any, trial: Any, key: str, value: Any) -> None:
+    """Set an attribute of a running trial that belongs to a sampler of Optuna. `value` is stored as JSON."""
+    study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
 
 def get_mixture(estimator: Any) -> tuple[Any, Any]:

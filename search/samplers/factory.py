@@ -8,9 +8,10 @@ from functools import partial
 
 import optuna
 from optuna import Study
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from searchlight.search.samplers.cma_es import ReplayedCmaEsSampler
 from searchlight.search.samplers.tpe import FastTPESampler, TrialTable
 
 
@@ -52,9 +53,7 @@ SAMPLERS = {  # by the names on the command line
     # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
     "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table)),
     "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
-    "cmaes": SamplerKind(
-        lambda seeds: CmaEsSampler(seed=seeds.trial, warn_independent_sampling=False), takes_several_objectives=False
-    ),
+    "cmaes": SamplerKind(lambda seeds: ReplayedCmaEsSampler(seeds.trial), takes_several_objectives=False),
     # One sequence for the whole search, since only a whole sequence fills the space evenly.
     "qmc": SamplerKind(
         lambda seeds: QMCSampler(
