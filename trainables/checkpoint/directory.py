@@ -166,7 +166,7 @@ def read(path: StoragePath) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         found = {name: compute_digest(path / name) for name in about["files"]}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
             raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 DIGEST = ".sha256"
 # Errors of a write that the content, its names or this process cause, so that another trial may succeed.
 NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
+PLAIN_ONLY = "must be a dict of tensors and plain Python values"
 ABOUT = ".searchlight.json"  # written last: only with this file a directory is a checkpoint
 
 
@@ -113,14 +114,30 @@ def load(path: StoragePath) -> dict[str, Any]:
     try:
         content = path.read_bytes()
         digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
-    except (OSError, IndexError) as error:
+    except (OSError, IndexError, UnicodeDecodeError) as error:
         if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
             raise  # an unreachable bucket does not mean that the checkpoint is broken
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 next to it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"
         raise CheckpointError(f"checkpoint {path} must have the SHA-256 {expected}, but has another: it is corrupt.")
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return parse_state(content, path)
+
+
+def parse_state(content: bytes, path: StoragePath) -> dict[str, Any]:
+    """Return the state in `content`, of a file of the checkpoint at `path`, on the CPU. Run no code of its writer.
+
+    Raises:
+        CheckpointError: It has other objects than tensors and plain Python values. Its SHA-256 may be right.
+    """
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # torch raises any error for content that `save` did not write
+        raise CheckpointError(f"checkpoint {path} {PLAIN_ONLY}, but cannot be loaded.") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path} {PLAIN_ONLY}, but is a {type(state).__name__}.")
     return state
 
 

@@ -90,9 +90,8 @@ def load(path: StoragePath) -> dict[str, Any]:
     if not path.is_dir():
         return file.load(path)
     directory.read(path)
-    content = io.BytesIO((path / STATE).read_bytes())
-    state: dict[str, Any] = torch.load(content, map_location="cpu", weights_only=True)
-    return {**state, FOLDER: str(path)}
+    _read_metadata(path)
+    return {**file.parse_state((path / STATE).read_bytes(), path), FOLDER: str(path)}
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -208,11 +207,26 @@ def _create_reader(path: Path) -> "FileSystemReader":
 
     class Reader(FileSystemReader):
         def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-            metadata = _Unpickler(io.BytesIO((path / ".metadata").read_bytes())).load()
+            metadata = _read_metadata(path)
             metadata.storage_meta.load_id = self.load_id
             return metadata
 
     return Reader(path)
+
+
+def _read_metadata(path: StoragePath) -> Any:
+    """Return the metadata of torch.distributed.checkpoint in the directory `path`.
+
+    Raises:
+        CheckpointError: It has other objects.
+    """
+    content = (path / ".metadata").read_bytes()
+    try:
+        return _Unpickler(io.BytesIO(content)).load()
+    except CheckpointError:
+        raise
+    except Exception as error:  # pickle raises any error for content that torch did not write
+        raise CheckpointError(f"checkpoint {path} must have metadata that can be read, but has not.") from error
 
 
 class _Unpickler(pickle.Unpickler):

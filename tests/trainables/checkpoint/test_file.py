@@ -51,7 +51,7 @@ def test_checkpoint_is_saved_replaced_and_deleted(path):
         assert not path.parent.is_dir() or list_names(path) == []
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "without digest", "no file", "no digest file"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "without digest", "no text", "no file", "no digest file"])
 def test_damaged_checkpoint_raises_checkpoint_error(path, damage):  # H84
     digest = path.with_name("state.pt.sha256")
     message = r"state\.pt must have the SHA-256 .* it is corrupt"
@@ -62,7 +62,10 @@ def test_damaged_checkpoint_raises_checkpoint_error(path, damage):  # H84
     elif damage == "without digest":
         digest.write_text("")
     else:
-        (path if damage == "no file" else digest).unlink()
+        if damage == "no text":
+            digest.write_bytes(b"\xff")
+        else:
+            (path if damage == "no file" else digest).unlink()
         message = rf"{re.escape(str(path))} must be readable with its .sha256 next to it"
     with pytest.raises(CheckpointError, match=message):
         checkpoint.load(path)
@@ -122,15 +125,27 @@ def test_unreachable_bucket_is_not_a_missing_checkpoint(s3, monkeypatch):
         checkpoint.save(STATE, path)
 
 
-def test_loading_a_checkpoint_runs_no_code_of_its_writer(tmp_path):
-    class Trap:
-        def __reduce__(self):
-            return exec, (f"open({str(tmp_path / 'sprung')!r}, 'w')",)
+class Trap:
+    """Creates the file `path` when it is loaded from a pickle."""
 
-    checkpoint.save({"trap": Trap()}, tmp_path / "state.pt")
-    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
-        checkpoint.load(tmp_path / "state.pt")
-    assert not (tmp_path / "sprung").exists()
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["saved", "pickle", "pickle of an old protocol", "list", "empty", "zip"])
+def test_crafted_checkpoint_with_its_digest_runs_no_code_and_is_corrupt(tmp_path, kind):
+    path, sprung = tmp_path / "state.pt", tmp_path / "sprung"
+    checkpoint.save([1] if kind == "list" else {"trap": Trap(sprung)}, path)
+    contents = {"pickle": pickle.dumps(Trap(sprung)), "pickle of an old protocol": pickle.dumps(Trap(sprung), 2)}
+    contents |= {"empty": b"", "zip": path.read_bytes()[:500] + path.read_bytes()[600:]}
+    path.write_bytes(content := contents.get(kind, path.read_bytes()))
+    path.with_name("state.pt.sha256").write_text(f"{hashlib.sha256(content).hexdigest()}  state.pt\n")
+    with pytest.raises(CheckpointError, match=r"^checkpoint .*state\.pt must be a dict of tensors and plain Python"):
+        checkpoint.load(path)
+    assert not sprung.exists()
 
 
 def test_writer_saves_the_last_state_as_it_was_when_called(path):

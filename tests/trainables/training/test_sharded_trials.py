@@ -365,11 +365,16 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
         flip_bit(path / name)
         refuse_to_load(path, f"{name} is corrupt")
         (path / name).write_bytes(good)
-    (path / ".metadata").write_bytes(pickle.dumps(Dangerous()))
-    files = {**json.loads(content)["files"], ".metadata": compute_digest(path / ".metadata")}
-    about.write_text(json.dumps({"files": files}))
-    with pytest.raises(checkpoint.CheckpointError, match="tensors' places only, but got builtins"):
-        Predictor(f"{__name__}:Split", checkpoint.load(path), "cpu")
+    for name, crafted, reason in (
+        (".metadata", pickle.dumps(Dangerous()), "tensors' places only, but got builtins"),
+        (".metadata", b"\x80\x04", "must have metadata that can be read"),
+        ("state.pt", pickle.dumps(Dangerous()), "must be a dict of tensors and plain Python values"),
+    ):
+        good = (path / name).read_bytes()
+        (path / name).write_bytes(crafted)
+        about.write_text(json.dumps({"files": {**json.loads(content)["files"], name: compute_digest(path / name)}}))
+        refuse_to_load(path, reason)
+        (path / name).write_bytes(good)
     assert "unpickled" not in capsys.readouterr().out
 
 
