@@ -16,7 +16,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import create_trial
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.placement_group import placement_group
 
 from searchlight.search import private_api as of_search
@@ -41,6 +41,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "get_ray_train_session_dir": (),
     "get_train_fn_utils": (),
     "init_grpc_channel": ("address", "options", "asynchronous"),
+    "set_torch_environment": (),
     "set_train_fn_utils": ("train_fn_utils",),
     "shut_down_workers": ("self",),
     "split_trials": ("study", "trials", "n_below"),
@@ -51,7 +52,15 @@ METHODS = {
     "ParzenEstimator": ("sample",),
     "SearchSpaceTransform": ("bounds", "transform", "untransform"),
     "TrainController": ("get_result", "run", "worker_group_cls"),
-    "WorkerGroup": ("_create_placement_group", "_get_worker_runtime_env"),
+    "WorkerGroup": (
+        "_create_placement_group",
+        "_get_worker_runtime_env",
+        "execute",
+        "execute_single",
+        "execute_single_async",
+        "get_resources_per_worker",
+        "get_workers",
+    ),
     "async_compile": ("pool",),
     "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
@@ -94,6 +103,7 @@ MEMBERS = [
     (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
     (TorchTrainer, "_create_default_callbacks", ("self",)),
+    (TorchConfig().backend_cls, "on_start", ("self", "worker_group", "backend_config")),
     (of_search.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
     (
         sys.modules[placement_group.__module__],

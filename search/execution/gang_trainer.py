@@ -17,9 +17,11 @@ from searchlight.search.private_api import (
     TrainController,
     WorkerGroup,
     get_env_vars_to_propagate,
+    set_torch_environment,
 )
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.messages import GangSettings
+from searchlight.trainables.worker.process_group import LOOPBACK, find_free_port, join_group, open_store
 
 CALL_S = 60.0  # timeout of calls to the registry
 ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
@@ -97,6 +99,36 @@ class GangTrainer(TorchTrainer):
         return controller.get_result()
 
 
+class GangBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray's backend, whose name is private
+    """The torch backend of Ray Train, whose store listens only where the workers of the gang need it."""
+
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        """Create the process group of all workers, as Ray does before they train."""
+        has_gpus = worker_group.get_resources_per_worker().get("GPU", 0) > 0
+        backend = backend_config.backend or ("nccl" if has_gpus else "gloo")
+        nodes = [worker.metadata for worker in worker_group.get_workers()]
+        host = LOOPBACK if len({node.node_id for node in nodes}) == 1 else nodes[0].node_ip
+        timeout_s = backend_config.timeout_s
+        if len(nodes) > 1:
+            port = worker_group.execute_single(0, open_store, host, timeout_s)
+        else:
+            port = worker_group.execute_single(0, find_free_port)
+        worker_group.execute(set_torch_environment)
+        joining = [
+            worker_group.execute_single_async(rank, join_group, backend, host, port, rank, len(nodes), timeout_s)
+            for rank in range(len(nodes))
+        ]
+        ray.get(joining)
+
+
+class GangTorchConfig(TorchConfig):
+    """The settings of a GangBackend."""
+
+    @property
+    def backend_cls(self) -> type[GangBackend]:
+        return GangBackend
+
+
 def train(settings: GangSettings, gang: str, run: str) -> None:
     """Run the workers of `gang` in a placement group named `run` until they end.
 
@@ -110,7 +142,7 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        torch_config=TorchConfig(backend="gloo" if settings.worker.rehearsal else None),
+        torch_config=GangTorchConfig(backend="gloo" if settings.worker.rehearsal else None),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
             use_gpu=settings.resources.get("GPU", 0) > 0,

@@ -44,12 +44,9 @@ class Traces:
         assert len(list(temporary.iterdir())) == 1
 
     def find_reachable(self):
-        """Return the addresses at which other machines can reach the processes, but for the workers.
-
-        torch.distributed listens there on all interfaces.
-        """
-        running = map(psutil.Process, filter(is_running, self.started))
-        processes = [process for process in running if "RayTrainWorker" not in " ".join(process.cmdline())]
+        """Return the addresses at which other machines can reach the processes."""
+        processes = [*map(psutil.Process, filter(is_running, self.started))]
+        assert any("RayTrainWorker" in " ".join(process.cmdline()) for process in processes)
         sockets = [socket for process in processes for socket in process.net_connections("inet")]
         listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
         assert len(listening) > 5

@@ -46,7 +46,7 @@ def interrupted(process, number=signal.SIGINT):
 
 def test_quiet_training_run_listens_locally_and_leaves_nothing(start):
     process, cli, traces = start(
-        "once", "--once", "--quiet", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
+        "once", "--once", "--quiet", "--workers", "2", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
     )
     assert not traces.find_reachable()
     done = cli.finished(process)
@@ -62,6 +62,7 @@ def test_quiet_training_run_listens_locally_and_leaves_nothing(start):
 def test_ctrl_c_ends_a_search_in_good_order(start):
     process, cli, traces = start("cut", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
     parquet = cli.folder / "runs" / "cut" / "trials.parquet"
+    assert not traces.find_reachable()
     wait_until(parquet.exists, process)  # it follows the first report by some seconds
     assert pq.read_table(parquet)["val/loss"].to_pylist()
     result = interrupted(process)

@@ -1,0 +1,48 @@
+"""The process group of a gang on one machine listens at the loopback address, and that of one worker has no store."""
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from searchlight.trainables.worker.process_group import find_free_port, join_group, open_store
+
+
+def join_as(rank: int, size: int, pipe: Connection) -> None:
+    """Create a group in this process, and send the sum of all ranks and the addresses at which it listens."""
+    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    if rank == 0:
+        pipe.send(open_store("127.0.0.1", 60) if size > 1 else find_free_port())
+    port = pipe.recv()
+    join_group("gloo", "127.0.0.1", port, rank, size, 60)
+    numbers = torch.ones(1)
+    dist.all_reduce(numbers, group=dist.new_group([*range(size)]))
+    sockets = psutil.Process().net_connections("inet")
+    listening = [(each.laddr.ip, each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN]
+    pipe.send((numbers.item(), port, listening, os.environ["GLOO_SOCKET_IFNAME"], os.environ["MASTER_PORT"]))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_group_on_one_machine_is_not_reached_from_another(size):
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(size)]
+    ranks = [context.Process(target=join_as, args=(rank, size, pipes[rank][1])) for rank in range(size)]
+    for rank in ranks:
+        rank.start()
+    port = pipes[0][0].recv()
+    for pipe, _ in pipes:
+        pipe.send(port)
+    for rank, (pipe, _) in enumerate(pipes):
+        total, told, listening, interface, variable = pipe.recv()
+        assert (total, told, variable, interface) == (size, port, str(port), "lo")
+        assert {ip for ip, _ in listening} == {"127.0.0.1"}
+        assert (port in [number for _, number in listening]) == (rank == 0 and size > 1)
+    for rank in ranks:
+        rank.join(60)
+        assert rank.exitcode == 0

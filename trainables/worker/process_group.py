@@ -1,0 +1,70 @@
+"""The default process group of a gang's workers. A gang on one machine cannot be reached from another."""
+
+import os
+import socket
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
+
+LOOPBACK = "127.0.0.1"
+LOOPBACK_NAMES = ("lo", "lo0")  # of the interface, on Linux and macOS
+
+_stores: list[Store] = []  # of the group that this process serves
+
+
+def open_store(host: str, timeout_s: int) -> int:
+    """Open the store of a group in its rank 0, which listens at the address `host` alone. Return its port.
+
+    PyTorch would listen on all interfaces. Its store accepts any reader and writer, without a token.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    port: int = listener.getsockname()[1]
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    _stores[:] = [store]
+    return port
+
+
+def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout_s: int) -> None:
+    """Create the default process group in a process of rank `rank`. Call it in all `size` processes.
+
+    Args:
+        backend: The backend of `torch.distributed`, such as "gloo".
+        host: The address of rank 0, where its store listens. The loopback address if all ranks are on one machine.
+        port: The port of the store, or of nothing for a single rank, which needs no server.
+        rank: The rank of this process.
+        size: The number of ranks.
+        timeout_s: The time limit of a collective operation, in seconds.
+    """
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))  # libraries of users read them
+    if host == LOOPBACK and (name := _find_loopback()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # otherwise, Gloo listens at the address of the host's name
+    timeout = timedelta(seconds=timeout_s)
+    store: Store
+    if size == 1:
+        store = HashStore()
+        store.set_timeout(timeout)
+    elif rank == 0:
+        store = _stores.pop()
+    else:
+        store = TCPStore(host, port, is_master=False, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def find_free_port() -> int:
+    """Return a port of this machine that nothing uses at present."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _find_loopback() -> str:
+    return next((name for _, name in socket.if_nameindex() if name in LOOPBACK_NAMES), "")
