@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_reports
 from tests.end_to_end.finished_search import FinishedSearch
-from tests.end_to_end.processes import Traces, contains, wait_until
+from tests.end_to_end.processes import Traces, contains, is_running, wait_until
 
 pytestmark = pytest.mark.slow  # whole searches
 
@@ -133,13 +133,40 @@ def immutable(folder):
         subprocess.run(["chattr", "-i", *(folder for folder in folders if os.path.isdir(folder))], check=True)
 
 
+SLOW_AGENT = """
+import os, sys, time
+if "agent.py" in " ".join(sys.orig_argv) and "dashboard" in " ".join(sys.orig_argv):
+    try:
+        with open(os.environ["FIRST_AGENT"], "x") as file:
+            file.write(str(os.getpid()))
+        time.sleep(1000)
+    except FileExistsError:
+        pass
+"""
+
+
+def test_ray_whose_agent_starts_too_slowly_is_started_again(make_cli, short_folder):
+    cli = make_cli()
+    imported, first = cli.folder / "imported", cli.folder / "first-agent"
+    imported.mkdir()
+    (imported / "sitecustomize.py").write_text(SLOW_AGENT)  # Python imports it when it starts
+    cli.env |= {"RAY_TMPDIR": str(short_folder), "PYTHONPATH": str(imported), "FIRST_AGENT": str(first)}
+    found = FinishedSearch.run(cli, "patient", "toy.py:Toy", "--trials", "1", "--set", "epochs=1")
+    assert found.json["outcomes"] == {"completed": 1}
+    (again,) = [line for line in found.done.stderr.splitlines() if line.startswith("Ray is started again")]
+    assert "timed out during startup" in again
+    assert not is_running(int(first.read_text()))
+    assert not [*short_folder.iterdir()]
+
+
 def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):
     cli = make_cli()
     cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_server_port_wait_time_s": "0"}
     done = cli.run("toy.py:Toy", "precision=fp32", "--name", "never")
     assert (done.returncode, done.stdout) == (1, "")
-    starting, ending = done.stderr.splitlines()
+    starting, again, ending = done.stderr.splitlines()
     assert starting == "search never: starting Ray"
+    assert again.startswith("Ray is started again, since it did not start: Timed out waiting for file")
     assert ending.startswith("the search has ended: Ray did not start on this machine: Timed out waiting for file")
     commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if str(short_folder) in command]

@@ -23,8 +23,10 @@ from ray.job_config import JobConfig
 from searchlight.search import private_api
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from searchlight.search.execution.cluster.session_cleanup import end_session_processes, remove
 from searchlight.trainables.registry import link_modules
 
+logger = logging.getLogger(__name__)
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
 OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a third of the memory
 
@@ -67,20 +69,41 @@ def _start_local_cluster(code: Path, services: ExitStack) -> None:
     os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
     try:
         _create_private_token()
-        with _contain_processes():
-            _init_ray(
-                address="local",
-                num_cpus=count_available_cpus(),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                # Ray makes it writable for every user, but its parent is private.
-                _temp_dir=str(Path(folder, "ray")),
-            )
+        _start_ray(Path(folder))
     except Exception as error:  # Ray raises various types, also plain exceptions
         raise StoreError(f"Ray did not start on this machine: {_describe_failed_start(error, Path(folder))}") from error
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _start_ray(folder: Path) -> None:
+    """Start Ray with its files in `folder`. Try it twice: on a busy machine, its raylet gives up after 15 s.
+
+    It waits so long for the ports of its agents, and no setting of Ray 2.60 changes that.
+    """
+    environment = dict(os.environ)
+    for may_retry in (True, False):
+        try:
+            with _contain_processes():
+                return _init_ray(
+                    address="local",
+                    num_cpus=count_available_cpus(),
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    # Ray makes it writable for every user, but its parent is private.
+                    _temp_dir=str(folder / "ray"),
+                )
+        except Exception as error:  # Ray raises various types, also plain exceptions
+            if not may_retry:
+                raise
+            logger.warning("Ray is started again, since it did not start: %s", _describe_failed_start(error, folder))
+        # Nothing of the first try may be left: processes, files, settings in this process.
+        ray.shutdown()
+        end_session_processes(folder, grace_s=0.0)
+        remove(folder / "ray")
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @contextmanager

@@ -15,14 +15,20 @@ LIMIT_S = 20.0
 def clean(folder: Path) -> None:
     """Wait until standard input is closed. Then end Ray's remaining processes and remove `folder`."""
     is_killed = not sys.stdin.read()  # a search that ends normally writes a line, and has ended its Ray
-    ended_at = time.monotonic()
-    while is_killed and time.monotonic() - ended_at < LIMIT_S and (left := find_session_processes(folder)):
-        if time.monotonic() - ended_at > GRACE_S:
+    if is_killed:
+        end_session_processes(folder, GRACE_S)
+    remove(folder)
+
+
+def end_session_processes(folder: Path, grace_s: float) -> None:
+    """Kill Ray's processes with an open file in `folder` that do not end within `grace_s` seconds. Wait for their end."""
+    began = time.monotonic()
+    while time.monotonic() - began < LIMIT_S and (left := find_session_processes(folder)):
+        if time.monotonic() - began >= grace_s:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        time.sleep(0.5)
-    remove(folder)
+        time.sleep(0.2)
 
 
 def remove(folder: Path) -> None:
