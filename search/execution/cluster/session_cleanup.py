@@ -21,7 +21,7 @@ def clean(folder: Path) -> None:
 
 
 def end_session_processes(folder: Path, grace_s: float) -> None:
-    """Kill Ray's processes with an open file in `folder` that do not end within `grace_s` seconds. Wait for their end."""
+    """Kill processes of the session in `folder` that do not end within `grace_s` seconds. Wait for their end."""
     began = time.monotonic()
     while time.monotonic() - began < LIMIT_S and (left := find_session_processes(folder)):
         if time.monotonic() - began >= grace_s:
