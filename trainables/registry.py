@@ -21,6 +21,15 @@ PACKAGE = Path(__file__).parents[1]
 TASKS = "searchlight.tasks"  # the group of entry points
 FRAME = re.compile(r'^ *File "([^"<]+)", line (\d+), in (.+)$', re.MULTILINE)
 TASK_FOLDER = "searchlight_task"  # no module of a user has this name
+FORMER = "trainables"  # the name of searchlight.trainables when it was a package of its own
+# A module of that name, for processes that a task spawns, such as the workers of a DataLoader.
+FORMER_MODULE = f"""\
+import sys
+from searchlight import {FORMER}
+from searchlight.trainables.registry import accept_former_names
+accept_former_names()
+sys.modules[__name__] = {FORMER}
+"""
 
 
 @cache
@@ -101,6 +110,8 @@ def link_modules(folder: Path, code: Path) -> Path:
         for module in code.iterdir():
             if module.name != "__pycache__" and not is_library(module.name.removesuffix(".py")):
                 (folder / module.name).symlink_to(module)
+    if not {FORMER, f"{FORMER}.py"} & {link.name for link in folder.iterdir()} and not is_library(FORMER):
+        (folder / f"{FORMER}.py").write_text(FORMER_MODULE, encoding="utf-8")
     return folder
 
 
@@ -139,7 +150,7 @@ class _FormerNames:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of a former name, unless the user has a package of that name."""
         top, _, inner = name.partition(".")
-        if top != "trainables":
+        if top != FORMER:
             return None
         is_ours = sys.modules[top].__name__ != top if inner else PathFinder.find_spec(name) is None
         return ModuleSpec(name, cast(Any, self)) if is_ours else None

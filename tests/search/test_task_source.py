@@ -1,5 +1,6 @@
 """A task of a user's file: its modules are the user's, whatever their names."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_processes_find_the_modules_of_a_task_but_none_that_hides_a_library(writ
     code = Path(write(my_task="", helper="", queue="", ray="", models__nets="")).parent
     links = registry.link_modules(tmp_path / "links", code)
     assert {link.name for link in links.iterdir()} == {
-        "searchlight", "searchlight_task", "my_task.py", "helper.py", "models",
+        "searchlight", "searchlight_task", "my_task.py", "helper.py", "models", "trainables.py",
     }  # fmt: skip
     assert (links / "searchlight_task" / "queue.py").exists()
 
@@ -184,6 +185,15 @@ from searchlight import Task as Net
 def test_task_of_an_earlier_search_imports_the_present_modules(write):
     source = load_task_source(write(my_task=FORMER + TASK.format(imported="trainables.task import Task as Net")))
     assert {*source.modules} == {"my_task.py"}
+
+
+def test_processes_that_a_task_of_an_earlier_search_spawns_import_the_present_modules(tmp_path):
+    links = registry.link_modules(tmp_path / "links", tmp_path / "code")
+    subprocess.run([sys.executable, "-c", FORMER], cwd=tmp_path, env={**os.environ, "PYTHONPATH": links}, check=True)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "trainables.py").write_text("")
+    own = registry.link_modules(tmp_path / "own", tmp_path / "code") / "trainables.py"
+    assert own.readlink().read_text() == "", "the user's module of that name is no former one"
 
 
 CHECK = """
