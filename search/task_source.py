@@ -23,6 +23,7 @@ from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
+SENT = ("runtime_resources", "working_dir_files")  # where Ray unpacks the working directories of jobs
 
 _imported: set[str] = set()  # the modules of the last task, by name
 
@@ -53,8 +54,8 @@ def load_task_source(text: str) -> TaskSource:
             f"task must be one of {', '.join(find_tasks())} or like my_task.py:MyTask, but got {text!r}."
             + (f" {suggest_nearest(text, find_tasks())}" if not text.endswith(".py") else f" Use {text}:YourTask.")
         )
-    path = Path(path_text).resolve()
-    if not path.is_file():
+    path = locate_file(Path(path_text))
+    if not os.path.isfile(path):
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
     module = _import_module(path)
     target = getattr(module, name, None)
@@ -134,6 +135,31 @@ def choose_module_name(path: Path) -> str:
         return name
     identifier = re.sub(r"\W", "_", name)
     return f"task_{identifier}"
+
+
+def strip_sent_folder(text: str) -> str:
+    """Return a task or a path without the folder of the job that it was sent with, if it is in such a folder.
+
+    Ray unpacks the working directory of each job into another folder.
+    """
+    folder = _find_sent_folder(Path(text))
+    return str(Path(text).relative_to(folder)) if folder else text
+
+
+def locate_file(path: Path) -> Path:
+    """Return the present file of a task at `path`, as an absolute path. It may be missing.
+
+    A relative path, or one in the working directory of an earlier job, is looked up in the current folder and in the
+    working directory of the present job.
+    """
+    path, here = Path(strip_sent_folder(str(path))), Path.cwd()
+    places = [folder / path for folder in (here, _find_sent_folder(here / path)) if folder is not None]
+    return next(filter(os.path.isfile, places), places[0]).resolve()
+
+
+def _find_sent_folder(path: Path) -> Path | None:
+    """Return the folder of a job's working directory that `path` lies in, or None."""
+    return next((folder for folder in path.parents if folder.parts[-3:-1] == SENT), None)
 
 
 def find_copy(code: Path, path: Path) -> Path | None:

@@ -24,7 +24,7 @@ from searchlight.search.option import (
 )
 from searchlight.search.schedulers.pbt import default_population
 from searchlight.search.storage.study_store import resolve_url
-from searchlight.search.task_source import find_copy
+from searchlight.search.task_source import find_copy, locate_file, strip_sent_folder
 from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9
@@ -77,12 +77,13 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     if problems:
         raise UsageError(*problems)
     path, _, label = config.task.rpartition(":") if isinstance(config.task, str) else ("", "", config.task.__name__)
+    task = strip_sent_folder(f"{locate_file(Path(path))}:{label}") if path.endswith(".py") else config.task
     population = config.population
     if config.scheduler_class.makes_copies and "trials" in config.model_fields_set:  # else a task may declare it
         population = population or default_population(config.trials)
     return config.model_copy(
         update={
-            "task": f"{Path(path).resolve()}:{label}" if path.endswith(".py") else config.task,
+            "task": task,
             "name": config.name or f"{Path(label).stem.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "storage": config.storage.expanduser().absolute(),
             "study": study,
@@ -114,10 +115,26 @@ def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Map
         "quiet": False,
     }
     path, _, name = before["task"].rpartition(":")
-    if path.endswith(".py") and not Path(path).exists():
-        copy = find_copy(local_path_of(place) / "code", Path(path))
-        before["task"] = f"{copy or path}:{name}"
+    if path.endswith(".py"):
+        before["task"] = f"{_find_task_file(Path(path), local_path_of(place) / 'code')}:{name}"
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
+
+
+def _find_task_file(path: Path, code: Path) -> Path:
+    """Return the present file of a task that was at `path`, or its copy in `code` if there is none any more.
+
+    Raises:
+        UsageError: Both are missing.
+    """
+    file = locate_file(path)
+    found = file if file.is_file() else find_copy(code, path)
+    if found is None:
+        sent = strip_sent_folder(str(path))
+        remedy = "Put it back" if Path(sent).is_absolute() else f"Resume in the folder that has {sent}"
+        raise UsageError(
+            f"task must be a file that exists, but there is no {file}, and no copy of it in {code}. {remedy}."
+        )
+    return found
 
 
 def to_yaml(config: SearchConfig) -> str:

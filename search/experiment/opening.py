@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from optuna.distributions import CategoricalDistribution, distribution_to_json, json_to_distribution
@@ -22,7 +23,7 @@ from searchlight.search.execution.cluster.local_machine import (
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
-from searchlight.search.experiment.task_files import record_code
+from searchlight.search.experiment.task_files import CODE, record_code
 from searchlight.search.folder.locations import check_writable
 from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
@@ -33,7 +34,7 @@ from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store
 from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.study import SearchStudy, create_study
-from searchlight.search.task_source import load_task_source
+from searchlight.search.task_source import load_task_source, locate_file, strip_sent_folder
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.uri import URI, check_tracking, redact, tracking_environment
 from searchlight.trainables.filesystem.atomic_file import write_atomic
@@ -164,7 +165,10 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
     # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
-    if lasting := {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}:
+    lasting = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}
+    task = strip_sent_folder(about["config"]["task"])
+    lasting |= {"task": task} if task != about["config"]["task"] else {}  # else a resume of an older version
+    if lasting:
         study.save_metadata({**study.metadata, "config": {**about["config"], **lasting}})
     trials = study.get_trials()
     if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
@@ -174,8 +178,9 @@ def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, A
     tracking_uri = redact(tracking_environment(about)[URI])
     if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
-    # The task may be in a working copy, which is removed at the end.
-    write_search_yaml(planned, config.task if config.local_path == place else about["config"]["task"])
+    # The task may be in a working copy, which is removed at the end, or in the folder of a job.
+    is_lasting = config.local_path == place and Path(task).is_absolute()
+    write_search_yaml(planned, config.task if is_lasting else task)
     study.commit()
     searched = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
@@ -196,6 +201,7 @@ def _restore_plan(
     if may_lack_gpus and Precision.FP16 not in _list_precisions(about):  # the search left it out, too
         declared, _ = leave_out_fp16(config, declared)
     space, notes = _resolve_space(about, declared)
+    notes += _describe_copy(about["config"]["task"], config)
     planned = build_plan(config, source, space)
     before, current = Objective(about["objective"], about["mode"]), planned.objective
     if before != current:
@@ -204,6 +210,14 @@ def _restore_plan(
             f"but has {current.metric} {current.mode}."
         )
     return planned, notes
+
+
+def _describe_copy(task: str, config: SearchConfig) -> list[str]:
+    """Return a line for the user if `config` has the search's copy of its former `task`, whose file is gone."""
+    code, former = config.local_path / CODE, Path(task.rpartition(":")[0])
+    if former.parent.parts[-2:] == (config.name, CODE) or Path(config.task).parent != code.resolve():
+        return []  # the search itself made the file, or the present file is used
+    return [f"there is no {locate_file(former)}: the search uses its copy in {config.path / CODE}"]
 
 
 def _list_precisions(about: Mapping[str, Any]) -> Sequence[Any]:

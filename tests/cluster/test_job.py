@@ -50,8 +50,11 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     assert parent(mlflow_server).info.status == "KILLED"
     assert rows_of(storage / "far"), "the report of a search that was stopped is in the bucket"
 
+    cluster.head.run("sh", "-c", f"echo '# corrected' >> {cluster.folder}/toy.py")
     second = submit("second", "--resume", "far", "--storage", str(storage))
-    assert f"{TRIALS} completed" in second.wait()
+    told = second.wait()
+    assert f"{TRIALS} completed" in told
+    assert "toy.py changed since far last ran, and the new code is used" in told, "Ray keeps the first job's folder, too"
     assert second.succeeded
     done = Counter((row["trial_id"], row["epoch"]) for row in rows_of(storage / "far"))
     assert done == Counter((trial, epoch) for trial in range(TRIALS) for epoch in range(1, EPOCHS + 1))
