@@ -22,7 +22,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
-from searchlight.search.reporting.console.tables import build_comparison_table, create_report_console
+from searchlight.search.reporting.console.tables import build_details, create_report_console, print_line
 from searchlight.search.reporting.html import write_report
 from searchlight.search.reporting.parquet import write_parquet
 from searchlight.search.study.record import SearchRecord, load_search
@@ -59,14 +59,14 @@ def main(
     print_trials(console, searched)
     print_confirmations(console, searched)
     for divergence in find_divergence(searched.trials):
-        console.print(f"diverged: {divergence}", highlight=False, soft_wrap=True)
+        print_line(console, f"diverged: {divergence}")
     page = folder / "report.html"
     try:
         write_report(searched, page)
         write_parquet(searched.all_trials, folder / "trials.parquet")
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
-    console.print(f"page: {page}", highlight=False, soft_wrap=True)
+    print_line(console, f"page: {page}")
     if replay or log_model or register is not None:
         _log_to_mlflow(folder, replay, log_model or register is not None, register or "")
 
@@ -98,11 +98,11 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
     first, *rest = sides = comparison.compare([folder, *others], found)
     console = create_report_console()
     for rows in (comparison.build_comparison_rows(sides), comparison.build_config_rows(sides)):
-        console.print(build_comparison_table(rows))
+        console.print(build_details(rows))
     for other in rest:
         for line in (comparison.summarize_difference(first, other), *comparison.config_differences(first, other)):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(comparison.ONE_EACH, highlight=False, soft_wrap=True)
+            print_line(console, line)
+    print_line(console, comparison.ONE_EACH)
 
 
 def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     audit = run_preflight(planned)
     cost = estimate(planned, audit)
     if as_json:
-        shown = {**audit, "estimate": cost.as_json() if cost else None}
+        shown = {**audit, "estimate": asdict(cost) if cost else None}
         print(json.dumps(shown), file=SafeStream(sys.stdout))
     else:
         if dry_run:

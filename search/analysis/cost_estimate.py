@@ -1,7 +1,7 @@
 """The estimated cost of a whole search, from the cost of an epoch that an audit measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 START_S = 15.0  # Ray and the first workers
@@ -20,10 +20,6 @@ class CostEstimate:
     seconds: tuple[float, float]
     device_hours: tuple[float, float]
     unit: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return asdict(self)
 
 
 def estimate_cost(

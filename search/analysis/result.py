@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -147,26 +147,12 @@ class SearchResult:
 
 
 def _to_json(confirmation: Confirmation) -> dict[str, Any]:
-    return {
-        "metric": confirmation.objective.metric,
-        "chosen": confirmation.chosen,
-        "noise": confirmation.noise,
-        "detectable_difference": confirmation.detectable_difference,
-        "diverged": list(confirmation.diverged),
-        "configs": [_config_to_json(config) for config in confirmation.configs],
-    }
+    values = {field.name: getattr(confirmation, field.name) for field in fields(confirmation)}
+    configs = [_config_to_json(config) for config in confirmation.configs]
+    return {"metric": values.pop("objective").metric, **values, "configs": configs}
 
 
 def _config_to_json(config: ConfirmedConfig) -> dict[str, Any]:
     """Return the estimate of a config. The trial of the defaults is null."""
-    return {
-        "trial": config.trial,
-        "mean": config.mean,
-        "interval": list(config.interval),
-        "seeds": len(config.values),
-        "values": {str(seed): value for seed, value in config.values.items()},
-        "difference": config.difference,
-        "difference_interval": None if config.difference_interval is None else list(config.difference_interval),
-        "probability_best": config.probability_best,
-        "probability_beats_defaults": config.probability_beats_defaults,
-    }
+    values = {str(seed): value for seed, value in config.values.items()}
+    return {**asdict(config), "seeds": len(values), "values": values}

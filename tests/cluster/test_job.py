@@ -54,7 +54,9 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     second = submit("second", "--resume", "far", "--storage", str(storage))
     told = second.wait()
     assert f"{TRIALS} completed" in told
-    assert "toy.py changed since far last ran, and the new code is used" in told, "Ray keeps the first job's folder, too"
+    assert "toy.py changed since far last ran, and the new code is used" in told, (
+        "Ray keeps the first job's folder, too"
+    )
     assert second.succeeded
     done = Counter((row["trial_id"], row["epoch"]) for row in rows_of(storage / "far"))
     assert done == Counter((trial, epoch) for trial in range(TRIALS) for epoch in range(1, EPOCHS + 1))

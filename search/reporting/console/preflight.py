@@ -8,7 +8,7 @@ from rich.text import Text
 
 from searchlight.search.analysis.cost_estimate import CostEstimate
 from searchlight.search.formatting import format_bytes, format_duration, pluralize
-from searchlight.search.reporting.console.tables import build_comparison_table
+from searchlight.search.reporting.console.tables import build_details, print_line
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -25,13 +25,11 @@ def print_audit(console: Console, audit: Mapping[str, Any], estimate: CostEstima
     for finding in audit["findings"]:
         line = Text.assemble((f"{finding['severity']:<8}", STYLES[finding["severity"]]), format_finding(finding))
         console.print(line, highlight=False, soft_wrap=True)
-    if rows := list_costs(audit["costs"]):
-        console.print(build_comparison_table(rows), highlight=False)
-    if rows := list_modes(audit["modes"]):
-        console.print(build_comparison_table(rows), highlight=False)
+    for rows in filter(None, (list_costs(audit["costs"]), list_modes(audit["modes"]))):
+        console.print(build_details(rows))
     if estimate is not None:
-        console.print(f"the search: {format_estimate(estimate)}", highlight=False, soft_wrap=True)
-    console.print(f"{format_summary(audit)} on {audit['device']}", highlight=False)
+        print_line(console, f"the search: {format_estimate(estimate)}")
+    print_line(console, f"{format_summary(audit)} on {audit['device']}")
 
 
 def format_summary(audit: Mapping[str, Any]) -> str:

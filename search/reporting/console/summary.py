@@ -5,13 +5,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
-from rich.table import Table
 
 from searchlight.search.analysis.best_trials import (
     BestTrial,
@@ -39,7 +39,7 @@ from searchlight.search.formatting import (
     resume_command,
 )
 from searchlight.search.option import translate_retired_keys
-from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
+from searchlight.search.reporting.console.tables import build_details, build_table, list_omitted_columns, print_line
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
 from searchlight.search.schedulers.registry import SCHEDULERS
 from searchlight.search.space.flatten import flatten
@@ -69,26 +69,22 @@ def print_trials(console: Console, searched: SearchRecord) -> None:
 
 def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
     """Print the result of a search. `quiet` omits the table of all trials and their divergence."""
-
-    def print_line(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-    searched = result.searched
+    searched, say = result.searched, partial(print_line, console)
     if not quiet:
         print_trials(console, searched)
-        print_line("")
+        say("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     stopped = f", stopped: {result.stopped}" if result.stopped else ""
-    print_line(f"{counts} in {format_duration(result.seconds)}{stopped}")
+    say(f"{counts} in {format_duration(result.seconds)}{stopped}")
     for divergence in () if quiet else result.divergence:
-        print_line(f"diverged: {divergence}")
+        say(f"diverged: {divergence}")
     failed = [trial for trial in searched.trials if get_outcome(trial) == "failed"]
     for alike in group_by_reason(failed)[:FAILURES]:
         numbers, reason = [trial.number for trial in alike], alike[0].user_attrs.get("reason", "")
         if reason not in result.stopped:  # the first line has it otherwise
-            print_line(f"failed: {format_trials(numbers)}: {reason}")
+            say(f"failed: {format_trials(numbers)}: {reason}")
     if failed:
-        print_line(f"tracebacks: {place / 'errors'}")
+        say(f"tracebacks: {place / 'errors'}")
     trials = {trial.number: trial for trial in searched.trials}
     if result.best is not None:
         if result.confirmation is None:
@@ -99,22 +95,22 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
             _print_confirmed_configs(console, several)
         for trial in list_failed_runs(searched):
             run = ConfirmingRun.from_trial(trial)
-            print_line(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
-        print_line(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
+            say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
+        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
-        print_line(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
+        say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
     for line in view_instructions(result.mlflow, place):
-        print_line(f"look: {line}")
+        say(f"look: {line}")
     if "model" in result.mlflow:
-        print_line(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
+        say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if searched.about["config"]["once"]:
         return
     if result.outcomes and "interrupted" not in result.outcomes:
-        print_line(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
+        say(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
     if result.best is not None and _is_unconfirmed(result):
-        print_line(f"confirm: {resume_command(place)} --confirm {FEWEST_RUNS}")
+        say(f"confirm: {resume_command(place)} --confirm {FEWEST_RUNS}")
     if result.best is not None:
-        print_line(f"train: {retrain_command(searched, trials.get(result.best.trial_id))}")
+        say(f"train: {retrain_command(searched, trials.get(result.best.trial_id))}")
 
 
 def _is_unconfirmed(result: "SearchResult") -> bool:
@@ -136,9 +132,9 @@ def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> 
     same = f", the same in {format_trials(ties)}" if ties else ""
     beside, lines = describe_metrics(best, objective, searched.about.get("units", {}))
     line = f"best: {which}, {objective.metric} {value}{beside} after epoch {epoch}{same}"
-    console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
+    print_line(console, line, style="bold")
     for line in lines:
-        console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
+        print_line(console, f"  {line}")
     _print_parameters(console, searched, best)
 
 
@@ -146,19 +142,14 @@ def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTria
     """Print the parameters of a trial, next to the defaults if they were tried."""
     objective, defaults = searched.objective, searched.default_trial
     others = None if defaults is None or defaults.number == best.number else defaults
-    table = Table(box=None, pad_edge=False, show_header=others is not None, header_style="dim")
-    table.add_column("")
-    table.add_column(f"trial {best.number}")
-    table.add_column("defaults", style="dim")
-    if others is not None:
-        compared = compare_at_equal_epochs(best, others, objective)
-        if compared is not None:
-            shared, *values = compared
-            table.add_row(f"  {objective.metric} by epoch {shared}", *map(format_value, values))
+    rows = [["", f"trial {best.number}", *(["defaults"] if others else [])]]
+    if others is not None and (compared := compare_at_equal_epochs(best, others, objective)) is not None:
+        epoch, *values = compared
+        rows.append([f"  {objective.metric} by epoch {epoch}", *map(format_value, values)])
     for name, chosen in best.params.items():
-        default = format_value(others.params.get(name, "-")) if others else ""
-        table.add_row(f"  {name}", format_value(chosen), default)
-    console.print(table, highlight=False, markup=False, soft_wrap=True)
+        values = [chosen, *([others.params.get(name, "-")] if others else [])]
+        rows.append([f"  {name}", *map(format_value, values)])
+    console.print(build_details(rows, has_head=others is not None), soft_wrap=True)
 
 
 def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
@@ -169,7 +160,7 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
     mean = f"{format_value(config.mean)}{f' ({unit})' if unit else ''}"
     seeds = pluralize(len(config.values), "new seed")
     line = f"best: {describe_config(config.trial)}, {metric} {mean} over {seeds}, 90 % interval {low} to {high}"
-    console.print(line, soft_wrap=True, highlight=False, markup=False, style="bold")
+    print_line(console, line, style="bold")
     lines = [f"  {confirmation.statement}"]
     trial = next((trial for trial in searched.trials if trial.number == best.trial_id), None)
     if trial is not None:  # None: the search did not try the defaults, which are the answer
@@ -179,7 +170,7 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
         lines.append(f"  in the search {subject} had {format_value(best.value)}{beside} after epoch {epoch}")
         lines += [f"  {line}" for line in others]
     for line in (*lines, f"  {describe_noise(confirmation)}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        print_line(console, line)
     _print_confirmed_configs(console, confirmation)
     if trial is not None and config.trial is not None:
         _print_parameters(console, searched, trial)
@@ -190,19 +181,14 @@ def print_confirmations(console: Console, searched: SearchRecord) -> None:
     confirmations = confirm(searched)
     for confirmation in confirmations:
         if len(confirmations) == 1:
-            console.print(f"confirmed: {confirmation.statement}", highlight=False, markup=False, soft_wrap=True)
+            print_line(console, f"confirmed: {confirmation.statement}")
         _print_confirmed_configs(console, confirmation)
 
 
 def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> None:
     """Print a row for each config: its mean and its difference from the defaults, with intervals."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
     head, *rows = build_confirmation_rows(confirmation)
-    for name in head:
-        table.add_column(name)
-    for label, *cells in rows:
-        table.add_row(f"  {label}", *cells)
-    console.print(table, highlight=False, markup=False, soft_wrap=True)
+    console.print(build_details([head, *([f"  {label}", *cells] for label, *cells in rows)]), soft_wrap=True)
 
 
 def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -40,15 +40,24 @@ def create_console(stream: TextIO, width: int | None = None) -> Console:
     return Console(file=SafeStream(stream), width=width)  # type: ignore[arg-type]
 
 
-def build_comparison_table(rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of `rows`, the head first, with the row names on the left."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    head, *body = rows
-    for place, cell in enumerate(head):
-        table.add_column(Text(cell), justify="right" if place else "left")
-    for row in body:
+def build_details(rows: Sequence[Sequence[str]], has_head: bool = True) -> Table:
+    """Return a table of `rows`, the head first, which keeps all columns. Long cells are wrapped."""
+    table = Table(box=None, pad_edge=False, show_header=has_head, header_style="bold")
+    for head, *cells in zip(*rows, strict=True):
+        table.add_column(Text(head), style="dim" if head == "defaults" else "", justify=_choose_side(cells))
+    for row in rows[1:]:
         table.add_row(*map(Text, row))
     return table
+
+
+def _choose_side(cells: Sequence[str]) -> Literal["left", "right"]:
+    """Return the side of a column's cells: numbers lie on the right."""
+    return "left" if any(cell.strip()[:1].isalpha() and cell not in ("nan", "inf") for cell in cells) else "right"
+
+
+def print_line(console: Console, line: str, style: str = "") -> None:
+    """Print `line` as it is, however long."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False, style=style)
 
 
 def create_report_console() -> Console:
@@ -70,9 +79,7 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> Tabl
             if wide > left:
                 break
             left -= wide + GAP
-        table.add_column(Text(head), width=wide, no_wrap=True, overflow="ellipsis")
-        has_words = any(cell[:1].isalpha() and cell not in ("nan", "inf") for cell in cells)
-        table.columns[-1].justify = "left" if has_words else "right"
+        table.add_column(Text(head), width=wide, no_wrap=True, overflow="ellipsis", justify=_choose_side(cells))
         fit += 1
     for row in rows[1:]:
         table.add_row(*map(Text, row[:fit]))

@@ -169,7 +169,7 @@ def report(tmp_path, monkeypatch):
 def test_command_prints_the_comparison(report, tmp_path):
     done = report("one", "--compare", "two", "--compare", "./three")
     assert done.exit_code == 0, done.output
-    assert re.search(r"best val/score +0\.25 +0\.75 +0\.5\n", done.stdout)
+    assert re.search(r"best val/score +0\.25 +0\.75 +0\.5 *\n", done.stdout)
     assert "two found more, val/score 0.75, where one found 0.25." in done.stdout
     assert "One search each: a small difference may be chance" in done.stdout
     assert not (tmp_path / "runs" / "one" / "report.html").exists()
