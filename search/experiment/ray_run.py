@@ -39,7 +39,7 @@ from searchlight.search.experiment.task_files import AUDIT_FILE
 from searchlight.search.formatting import pluralize, resume_command
 from searchlight.search.reporting.console.preflight import format_finding, format_summary
 from searchlight.search.reporting.console.progress import Progress
-from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy

@@ -25,11 +25,9 @@ from searchlight.search.experiment.task_files import AUDIT_FILE, CODE, copy_code
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import log_model_command, resume_command
-from searchlight.search.reporting.console.live_table import LiveTable
-from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.reporting.console.tables import create_console
-from searchlight.search.reporting.parquet import FILE
-from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.reporting.parquet import FILE, ParquetCallback
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.description import render_description
 from searchlight.search.tracking.errors import ModelError, TrackingError

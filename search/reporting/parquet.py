@@ -1,7 +1,10 @@
-"""Writes the reports of all trials as a Parquet file."""
+"""Writes the reports of all trials as a Parquet file, at once or while a search runs."""
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +12,8 @@ import pyarrow.parquet as pq
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
+from searchlight.search.execution.callback import TrialCallback
+from searchlight.search.formatting import report_command
 from searchlight.search.space.fidelity import COSTS, cumulative_cost, report_field
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
@@ -16,6 +21,8 @@ from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
 
 FILE = "trials.parquet"
+EVERY_S = 3.0
+SHARE = 0.02  # largest share of the time spent on writing
 OURS: dict[str, type] = {  # always present, so that columns and types do not change during a search
     "trial_id": int,
     "purpose": str,
@@ -99,3 +106,69 @@ def _to_array(values: list[Any], expected: set[type]) -> pa.Array:
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # e.g. a mixed list, or 2**64
             return pa.array(values, TYPES.get(next(iter(kinds), type(None))))
     return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+class ParquetCallback(TrialCallback):
+    """Observes a search and writes new reports to trials.parquet every few seconds, in a thread.
+
+    Args:
+        folder: The folder of the file.
+        say: Shows a line if the file cannot be written.
+        place: The location of the search, if it is not `folder`.
+        earlier: The trials of a resumed search.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        place: StoragePath | None = None,
+        earlier: Sequence[FrozenTrial] = (),
+    ) -> None:
+        self._path = folder / FILE
+        self._say = say
+        self._place = place or folder
+        self._trials = {trial.number: trial for trial in earlier}
+        self._changed = threading.Event()
+        if earlier:  # their driver may have died before it wrote them
+            self._changed.set()
+        self._over = threading.Event()
+        self._failure = ""
+        self._thread = threading.Thread(target=self._run, daemon=True, name="export")
+
+    def __enter__(self) -> "ParquetCallback":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._changed.is_set():
+            self._write(f"{report_command(self._place)} writes it again")
+
+    def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
+        is_known = trial.number in self._trials
+        self._trials[trial.number] = trial  # first: the thread may write at once, and forgets the change before
+        if is_known:  # a start alone would load pandas while the gangs start
+            self._changed.set()
+
+    def _run(self) -> None:
+        pause = EVERY_S
+        while not self._over.wait(pause):
+            if self._changed.is_set():
+                pa.array([0.0])  # imports pandas before the time is measured
+                start = time.thread_time()
+                self._write("the search continues")
+                pause = max(EVERY_S, (time.thread_time() - start) / SHARE)
+
+    def _write(self, then: str) -> None:
+        self._changed.clear()
+        trials = list(self._trials.values())  # copied, since the search adds trials
+        try:
+            write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
+            self._failure = ""
+        except (OSError, pa.ArrowException) as error:  # e.g. a full disk, or a value without a Parquet type
+            self._changed.set()
+            if then != self._failure:
+                self._say(f"{self._place / FILE} cannot be written: {error}; {then}")
+            self._failure = then

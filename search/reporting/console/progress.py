@@ -2,27 +2,165 @@
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from searchlight.search.analysis.best_trials import BestReports
 from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.execution.callback import TrialCallback
-from searchlight.search.formatting import format_value
-from searchlight.search.reporting.console.live_table import STYLES, LiveRow, LiveTable
+from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.flatten import flatten
+from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
-from searchlight.search.study.trial import get_confirming_run
+from searchlight.search.study.trial import OUTCOMES, get_confirming_run
 
 if TYPE_CHECKING:
     from searchlight.search.execution.searcher import StudySearcher
+
+STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
+SPEED = "time/samples_per_s"
+
+
+@dataclass
+class LiveRow:
+    """The state of a running trial."""
+
+    values: Mapping[str, Any]  # of its active searched parameters
+    epochs: int | None  # of a complete trial; None if unknown
+    epoch: int = 0
+    now: float = math.nan  # its last objective
+    best: float = math.nan
+    speed: float = 0.0  # samples per second in its last epoch
+
+
+@dataclass
+class LiveTable:
+    """A renderable of rich: a summary of the search, and as many trials as fit."""
+
+    objective: Objective
+    trials: int  # the number of trials to start
+    expected: float | None  # the budget of all trials in the scheduler's unit; None if unknown
+    budget_s: float | None = None  # the time limit of the search
+    spent: Callable[[], float] = field(init=False)  # the used budget; default: an epoch per report
+    live: Callable[[], Collection[int]] = field(init=False)  # the trials in training; default: all in `rows`
+    rows: dict[int, LiveRow] = field(default_factory=dict)  # by trial number
+    ended: Counter[str] = field(default_factory=Counter)  # by outcome
+    failure: str = ""  # of the last failed trial
+    confirming_runs: int | None = 0  # the expected number; None if unknown
+    confirming: set[int] = field(default_factory=set)  # trial numbers of confirming runs
+    confirmed: int = 0  # ended confirming runs
+    epochs: int = 0
+    bests: BestReports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bests = BestReports([self.objective])
+        self.spent = lambda: self.epochs
+        self.live = lambda: self.rows
+        self._began = time.monotonic()
+        self._first: tuple[float, float] | None = None  # time and used budget at the first report
+
+    def add_trial(self, number: int, values: Mapping[str, Any], epochs: int | None, confirms: bool = False) -> None:
+        self.rows[number] = LiveRow(values, epochs)
+        if confirms:
+            self.confirming.add(number)
+
+    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], is_earlier: bool = False) -> None:
+        """Add a report, which `is_earlier` if it was made before the search was resumed: it took no time since."""
+        self.epochs += 1
+        value = metrics[self.objective.metric]
+        if number not in self.confirming:
+            self.bests.record_report(number, epoch, metrics)
+        if (row := self.rows.get(number)) is not None:
+            row.epoch, row.now = epoch, value
+            row.best = value if math.isnan(row.best) or self.objective.is_better(value, row.best) else row.best
+            row.speed = 0.0 if is_earlier else metrics.get(SPEED, 0.0)
+        if not is_earlier:
+            self._first = self._first or (time.monotonic(), self.spent())
+
+    def end_trial(self, number: int, outcome: str, reason: str) -> LiveRow | None:
+        if number in self.confirming:
+            self.confirmed += outcome != "interrupted"
+            return self.rows.pop(number, None)
+        self.ended[outcome] += 1
+        if outcome in ("diverged", "failed"):
+            self.bests.discard(number)
+        if outcome == "failed":
+            self.failure = f"trial {number}: {reason}"
+        return self.rows.pop(number, None)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = dict(self.rows)  # copied, since another thread changes it
+        live = set(self.live())
+        trained = sorted(number for number in rows if number in live)
+        yield from self._render_summary(len(trained), len(rows) - len(trained), sum(rows[n].speed for n in trained))
+        room = options.size.height - 8  # lines of the summary, the head, the omissions, and the cursor
+        if trained and room > 0:
+            cells = self._build_rows({number: rows[number] for number in trained[:room]})
+            table = build_table(cells, options.max_width)
+            yield table
+            omitted = list_omitted_columns(table, cells)
+            parts = [f"and {len(trained) - room} more"] if len(trained) > room else []
+            parts += [f"not shown: {', '.join(omitted)}"] if omitted else []
+            if parts:
+                yield _build_line(parts, "dim")
+
+    def _render_summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
+        ended = sum(self.ended.values())
+        parts = [f"{ended} of {self.trials} trials done", f"{trained} training"]
+        parts += [f"{waiting} waiting"] if waiting else []
+        if self.confirming:
+            of_all = f" of {self.confirming_runs}" if self.confirming_runs else ""
+            parts.append(f"{self.confirmed}{of_all} confirming runs done")
+        yield _build_line(parts, "bold")
+        counts = [(outcome, self.ended[outcome]) for outcome in OUTCOMES if self.ended[outcome]]
+        if counts:
+            yield Text(", ").join(Text(f"{count} {outcome}", STYLES[outcome]) for outcome, count in counts)
+        if self.failure:
+            yield _build_line([self.failure], STYLES["failed"])
+        if (best := self.bests.find_incumbent()) is not None:
+            number, report = best
+            value = format_value(report.point[self.objective.metric])
+            yield _build_line([f"best {self.objective.metric} {value}", f"trial {number}", f"epoch {report.epoch}"])
+        elapsed = time.monotonic() - self._began
+        left = self._estimate_remaining_s(elapsed)
+        times = [f"{format_duration(elapsed)} elapsed", *([f"about {format_duration(left)} left"] if left else [])]
+        yield _build_line([*times, f"{speed:,.0f} samples/s"] if speed else times)
+
+    def _estimate_remaining_s(self, elapsed: float) -> float:
+        """Return the seconds until the end, or 0 if they cannot be estimated."""
+        if sum(self.ended.values()) >= self.trials and self.confirmed >= (self.confirming_runs or 0):
+            return 0.0
+        spent = self.spent()
+        lefts = [] if self.budget_s is None else [self.budget_s - elapsed]
+        if self.expected is not None and self._first is not None and spent > self._first[1]:
+            pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
+            lefts.append((self.expected - spent) * pace)
+        return max(0.0, min(lefts, default=0.0))
+
+    def _build_rows(self, rows: Mapping[int, LiveRow]) -> list[list[str]]:
+        names = list(dict.fromkeys(name for row in rows.values() for name in row.values))
+        table = [["trial", "epoch", self.objective.metric, "best", *names]]
+        for number, row in rows.items():
+            epoch = f"{row.epoch}/{row.epochs}" if row.epochs else str(row.epoch)
+            reached = ["" if math.isnan(value) else format_value(value) for value in (row.now, row.best)]
+            table.append([str(number), epoch, *reached, *(format_value(row.values.get(name, "")) for name in names)])
+        return table
+
+
+def _build_line(parts: Sequence[str], style: str = "") -> Text:
+    return Text(", ".join(parts), style, no_wrap=True, overflow="ellipsis")
 
 
 class Progress(TrialCallback):

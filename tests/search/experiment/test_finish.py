@@ -6,8 +6,7 @@ from rich.console import Console
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import runner
 from searchlight.search.formatting import format_command
-from searchlight.search.reporting.console.live_table import LiveTable
-from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.storage.study_store import open_store
 from tests.end_to_end.test_driver_crash import drive, start
 from tests.search.execution.cluster.test_resources import planned

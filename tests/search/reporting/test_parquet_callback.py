@@ -7,7 +7,7 @@ import pytest
 
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting import parquet_callback
-from searchlight.search.reporting.parquet_callback import ParquetCallback
+from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.study.trial import get_outcome
 from tests.search.trial_states import TrialStates
 

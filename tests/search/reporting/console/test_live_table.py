@@ -1,7 +1,7 @@
 import pytest
 from rich.console import Console
 
-from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import LiveTable
 from tests.search.objectives import VAL_SCORE
 
 
@@ -9,7 +9,7 @@ from tests.search.objectives import VAL_SCORE
 def board(monkeypatch):
     """Of 4 trials with 9 epochs in all, at a clock that the test moves by `board.wait(seconds)`."""
     now = [0.0]
-    monkeypatch.setattr("searchlight.search.reporting.console.live_table.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("searchlight.search.reporting.console.progress.time.monotonic", lambda: now[0])
     made = LiveTable(VAL_SCORE, trials=4, expected=9.0)
     made.wait = lambda seconds: now.append(now.pop() + seconds)
     return made

@@ -13,8 +13,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from searchlight.search.reporting.console.live_table import LiveTable
-from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
@@ -129,7 +128,7 @@ def test_terminal_shows_ended_trials_above_the_live_table():
 PLAYED = """
 import sys, time
 from searchlight.search.reporting.console.tables import create_console
-from searchlight.search.reporting.console.live_table import LiveTable
+from searchlight.search.reporting.console.progress import LiveTable
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
