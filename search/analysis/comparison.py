@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from optuna.distributions import json_to_distribution
 from optuna.trial import FrozenTrial
@@ -21,7 +21,6 @@ from searchlight.search.analysis.timeline import running_time
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_change, format_duration, format_value, pluralize
 from searchlight.search.space.flatten import flatten
-from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import get_datasets
 from searchlight.search.study.record import SearchRecord
@@ -31,37 +30,21 @@ from searchlight.trainables.filesystem.paths import StoragePath
 ONE_EACH = "One search each: a small difference may be chance, and another --seed may reverse it."
 
 
-@dataclass(frozen=True)
-class Improvement:
-    """A new best value of the first objective.
-
-    Attributes:
-        seconds: The seconds from the start of the search to the report.
-        trials: The number of trials that had started.
-        value: The value.
-    """
+class Improvement(NamedTuple):
+    """A new best value: the seconds from the start of the search to it, the trials that had started, the value."""
 
     seconds: float
     trials: int
     value: float
 
 
-@dataclass(frozen=True)
-class SearchCurve:
-    """The progress of a search that is compared with others.
-
-    Attributes:
-        name: The name that distinguishes it from the others.
-        searched: The search.
-        best: Its best trial, or None.
-        steps: The new best values, in the order of time.
-        seconds: Its running time, without pauses.
-    """
+class SearchCurve(NamedTuple):
+    """A search, under a name that distinguishes it, its best trial, its new best values, its seconds without pauses."""
 
     name: str
     searched: SearchRecord
     best: BestTrial | None
-    steps: tuple[Improvement, ...]
+    steps: Sequence[Improvement]
     seconds: float
 
     def find_improvement(self, value: float) -> Improvement | None:
@@ -74,13 +57,10 @@ def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
     """Return the progress of `searched` as a curve, under another `name` if one is given."""
     clocked = running_time(searched)
     begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
-    settled = _select_with_result(searched.trials)
-    steps = [
-        Improvement(clocked.at(at), sum(start <= at for start in begun), value)
-        for at, _, value in find_improving_reports(settled, searched.objective)
-    ]
+    reports = find_improving_reports(_select_with_result(searched.trials), searched.objective)
+    steps = [Improvement(clocked.at(at), sum(start <= at for start in begun), value) for at, _, value in reports]
     best = find_best(searched.trials, searched.objective)
-    return SearchCurve(name or searched.name, searched, best, tuple(steps), clocked.total)
+    return SearchCurve(name or searched.name, searched, best, steps, clocked.total)
 
 
 def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> list[SearchCurve]:
@@ -115,16 +95,16 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
 
 def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
     """Return a sentence that names the better search at equal trials and epochs, with the gain and the time."""
-    objective, count = first.searched.objective, _count_common_trials([first, other])
+    objective, count = first.searched.objective, min(len(side.searched.trials) for side in (first, other))
     trials = {side.name: _select_with_result(side.searched.trials[:count]) for side in (first, other)}
     if without := [name for name, own in trials.items() if not own]:
         of_the_first = f" of its first {pluralize(count, 'trial')}" if first.best and other.best else ""
         return f"{' and '.join(without)} completed no trial{of_the_first}, so there is nothing to compare."
     epoch = min(max(max(intermediate_values(trial)) for trial in own) for own in trials.values())
-    sides = [(side, _find_best_value_until(trials[side.name], epoch, objective)) for side in (first, other)]
-    if objective.is_better(sides[0][1], sides[1][1]):
-        sides.reverse()
-    (less, worse), (more, better) = sides
+    known = {name: [get_best_value_until(trial, epoch, objective) for trial in own] for name, own in trials.items()}
+    values = {name: objective.best(value for value in own if value is not None) for name, own in known.items()}
+    less, more = (other, first) if objective.is_better(values[first.name], values[other.name]) else (first, other)
+    worse, better = values[less.name], values[more.name]
     told = f"Of the first {pluralize(count, 'trial')} of each, by epoch {epoch}: "
     if worse == better:
         told += f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
@@ -136,55 +116,42 @@ def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
     return " ".join([told, *_describe_time_to_value(less, worse), *_describe_time_to_value(more, worse)])
 
 
-def _count_common_trials(sides: Sequence[SearchCurve]) -> int:
-    return min(len(side.searched.trials) for side in sides)
-
-
 def _select_with_result(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that `find_best` chooses from."""
     return [trial for trial in trials if get_outcome(trial) in WITH_RESULT and intermediate_values(trial)]
 
 
-def _find_best_value_until(trials: Sequence[FrozenTrial], epoch: int, objective: Objective) -> float:
-    values = (get_best_value_until(trial, epoch, objective) for trial in trials)
-    return objective.best(value for value in values if value is not None)
-
-
 def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
     step = side.find_improvement(value)
-    if step is None:
-        return []
-    return [
-        f"{side.name} had {format_value(value)} after {format_duration(step.seconds)} "
-        f"and {pluralize(step.trials, 'trial')}."
-    ]
+    after = "" if step is None else f"{format_duration(step.seconds)} and {pluralize(step.trials, 'trial')}"
+    return [f"{side.name} had {format_value(value)} after {after}."] if after else []
 
 
 def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
     """Return a table with a column for each search. The first row is its head."""
     metric = sides[0].searched.objective.metric
     steps = [side.steps[-1] if side.steps else None for side in sides]
-    table = [
-        ["", *(side.name for side in sides)],
-        [f"best {metric}", *(format_value(side.best.value) if side.best else "-" for side in sides)],
-        ["reached after", *(format_duration(step.seconds) if step else "-" for step in steps)],
-        ["trials begun by then", *(str(step.trials) if step else "-" for step in steps)],
-    ]
-    for target in sides:
-        if target.best is not None:
-            reached = [side.find_improvement(target.best.value) for side in sides]
-            cells = [format_duration(step.seconds) if step else "never" for step in reached]
-            table.append([f"reached {target.name}'s best after", *cells])
-    confirmed = [confirm(side.searched) for side in sides]
-    if any(len(each) == 1 for each in confirmed):
-        table.append([f"confirmed {metric} (90 % interval)", *map(_format_confirmed, confirmed)])
-    table.append(["ran for", *(format_duration(side.seconds) for side in sides)])
-    table.append(["trials", *(str(len(side.searched.trials)) for side in sides)])
     counts = [count_outcomes(side.searched.trials) for side in sides]
-    for outcome in OUTCOMES:
-        if any(outcome in count for count in counts):
-            table.append([f"  {outcome}", *(str(count.get(outcome, 0)) for count in counts)])
-    return table
+    confirmed = [confirm(side.searched) for side in sides]
+    rows = {
+        "": [side.name for side in sides],
+        f"best {metric}": [format_value(side.best.value) if side.best else "-" for side in sides],
+        "reached after": [format_duration(step.seconds) if step else "-" for step in steps],
+        "trials begun by then": [str(step.trials) if step else "-" for step in steps],
+    }
+    for name, best in ((side.name, side.best) for side in sides):
+        if best is not None:
+            reached = [side.find_improvement(best.value) for side in sides]
+            rows[f"reached {name}'s best after"] = [
+                format_duration(step.seconds) if step else "never" for step in reached
+            ]
+    if any(len(each) == 1 for each in confirmed):
+        rows[f"confirmed {metric} (90 % interval)"] = [*map(_format_confirmed, confirmed)]
+    rows["ran for"] = [format_duration(side.seconds) for side in sides]
+    rows["trials"] = [str(len(side.searched.trials)) for side in sides]
+    for outcome in (outcome for outcome in OUTCOMES if any(outcome in count for count in counts)):
+        rows[f"  {outcome}"] = [str(count.get(outcome, 0)) for count in counts]
+    return [[label, *cells] for label, cells in rows.items()]
 
 
 def _format_confirmed(confirmations: Sequence[Confirmation]) -> str:
@@ -207,8 +174,7 @@ def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
     """Return a line for each setting in which the two searches differ and which may explain their results."""
     own, theirs = first.searched.about, other.searched.about
     told = []
-    changed = _find_changed_names(own.get("files", {}), theirs.get("files", {}))
-    if changed:
+    if changed := _find_changed_names(own.get("files", {}), theirs.get("files", {})):
         told.append(f"The code of {other.name} differs from {first.name}: {', '.join(changed)}.")
     if other_data := _find_changed_names(_collect_data_digests(first.searched), _collect_data_digests(other.searched)):
         told.append(f"The data of {other.name} differs from {first.name}: {', '.join(other_data)}.")

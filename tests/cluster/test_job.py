@@ -88,9 +88,9 @@ def refusal(cluster, options, **env):
 
 
 def sent_mb(cluster):
-    """What traveled with the jobs."""
+    """What traveled with the larger of the jobs."""
     sizes = "du -sm --exclude __pycache__ ray/session_latest/runtime_resources/working_dir_files/*/ | cut -f1"
-    return int(cluster.head.run("sh", "-c", sizes))
+    return max(map(int, cluster.head.run("sh", "-c", sizes).split()))
 
 
 def leaks(cluster, storage):
