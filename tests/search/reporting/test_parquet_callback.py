@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from searchlight.search.formatting import format_command
-from searchlight.search.reporting import parquet_callback
+from searchlight.search.reporting import parquet
 from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.study.trial import get_outcome
 from tests.search.trial_states import TrialStates
@@ -42,8 +42,8 @@ class Searched:
 
 @pytest.fixture
 def searched(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_callback, "EVERY_S", 0.02)
-    searched, write = Searched(tmp_path), parquet_callback.write_parquet
+    monkeypatch.setattr(parquet, "EVERY_S", 0.02)
+    searched, write = Searched(tmp_path), parquet.write_parquet
 
     def write_and_tell(trials, path):
         try:
@@ -51,7 +51,7 @@ def searched(tmp_path, monkeypatch):
         finally:
             searched.tried.put(len(trials))
 
-    monkeypatch.setattr(parquet_callback, "write_parquet", write_and_tell)
+    monkeypatch.setattr(parquet, "write_parquet", write_and_tell)
     return searched
 
 
@@ -82,7 +82,7 @@ def test_file_follows_the_search_and_is_always_readable(searched):
 
 
 def test_file_has_everything_at_the_end(searched, monkeypatch, tmp_path):
-    monkeypatch.setattr(parquet_callback, "EVERY_S", 3600.0)
+    monkeypatch.setattr(parquet, "EVERY_S", 3600.0)
     with searched.exporter:
         searched.run_trial()
         assert not searched.path.exists()
@@ -123,7 +123,7 @@ def test_full_disk_is_told_once_and_keeps_the_last_file(searched):
 
 
 def test_failure_at_the_end_is_told_with_a_command(searched, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_callback, "EVERY_S", 3600.0)
+    monkeypatch.setattr(parquet, "EVERY_S", 3600.0)
     searched.path.mkdir()
     with searched.exporter:
         searched.run_trial()
