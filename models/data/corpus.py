@@ -33,8 +33,6 @@ def build_corpus(folder: Path, bytes_per_domain: int = 500_000) -> None:
     """
     if is_corpus(folder):
         return
-    if bytes_per_domain < 1:
-        raise ValueError(f"bytes_per_domain must be at least 1, but got {bytes_per_domain}. Raise it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".corpus-") as made:
         unfinished = Path(made) / "corpus"

@@ -5,8 +5,6 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-LONGEST = 7  # fits into the 63 bits of a key
-
 
 def compute_bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[float]:
     """Return the cross-entropy of n-gram models of orders 1, 2, ... on `test`, in bits per byte.
@@ -22,13 +20,11 @@ def compute_bits_per_byte(train: Bytes, test: Bytes, orders: int = 4) -> list[fl
     Args:
         train: (n,) uint8.
         test: (m,) uint8 with m at least `orders`.
-        orders: 1..7, the longest n-gram.
+        orders: The longest n-gram, 1..7: 8 bytes do not fit into the 63 bits of a key.
 
     Returns:
         One number for each order.
     """
-    if not 1 <= orders <= LONGEST:
-        raise ValueError(f"orders must lie in 1..{LONGEST}, but got {orders}. Longer n-grams of bytes do not fit.")
     for name, data in (("train", train), ("test", test)):
         if len(data) < orders:
             raise ValueError(f"{name} must have at least {orders} bytes, but got {len(data)}. Give more of them.")

@@ -33,8 +33,6 @@ def load_series(length: int = 128) -> Source:
     - spring: x'' = -x - x^3 - c x' with a friction c of 0.02 to 0.1, which slows down as it decays.
     - van-der-pol: the oscillator of van der Pol (1926), which jumps, with a damping of 1 to 3.
     """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
     domains = tuple(_build_domain(name, system, length) for name, system in SYSTEMS.items())
     return Source("values", "series", 0, 1, 1, domains)
 

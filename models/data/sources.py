@@ -37,9 +37,6 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
     Raises:
         ValueError: It cannot. The message has one line.
     """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
-
     if source in ("digits", "series"):
         return
     if source == "text":

@@ -105,8 +105,6 @@ def _cut(size: int) -> int:
 
 
 def check_size(domain: str, size: int, length: int) -> None:
-    if length < 1:
-        raise ValueError(f"length must be at least 1, but got {length}. Raise it.")
     if size - _cut(size) <= length:
         raise ValueError(
             f"source must have at least {TESTED * (length + 1)} bytes in each domain for windows of {length}, but got "

@@ -70,15 +70,10 @@ class Transformer(nn.Module):
         depth: The number of blocks.
         heads: The number of attention heads.
         recompute: Store only the input of each block, and recompute the block in backward.
-
-    Raises:
-        ValueError: `width` is not a multiple of `2 * heads`.
     """
 
     def __init__(self, width: int, depth: int, heads: int, recompute: bool = False) -> None:
         super().__init__()
-        if width % (2 * heads):
-            raise ValueError(f"width must be a multiple of twice the heads, {2 * heads}, but got {width}.")
         self.head_width = width // heads
         self.recompute = recompute
         self.embedding = nn.Embedding(SYMBOLS, width)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from searchlight.models.arc.agent.blocks import LARGEST_CANVAS, GridBlock, Lookup, PlaceEmbedding
+from searchlight.models.arc.agent.blocks import GridBlock, Lookup, PlaceEmbedding
 from searchlight.models.arc.agent.pointers import DIRECTIONS, HEADS, Pointers, compute_hits, copy, mix
 from searchlight.models.arc.agent.refinement import Reading, Refiner
 from searchlight.models.arc.puzzles import FIRST_COLOR, GUESSES, SYMBOLS, guess_outputs, guess_sizes, measure_extents
@@ -38,9 +38,6 @@ class GridAgent(nn.Module):
         dropout: The dropout probability in the blocks.
         prompt_dim: The length of a prompt vector that conditions the refinement, or 0 without prompts.
         layers: The number of blocks in the trunk.
-
-    Raises:
-        ValueError: A size is out of range.
     """
 
     def __init__(
@@ -53,16 +50,6 @@ class GridAgent(nn.Module):
         layers: int = 3,
     ) -> None:
         super().__init__()
-        for name, size, least in (
-            ("width", width, 1),
-            ("steps", steps, 1),
-            ("heads", heads, 1),
-            ("prompt_dim", prompt_dim, 0),
-            ("layers", layers, 0),
-        ):
-            if size < least:
-                raise ValueError(f"{name} must be at least {least}, but got {size}. Use the default to start with.")
-
         self.names = nn.Parameter(0.3 * torch.randn(SYMBOLS, width))
         self.roles = nn.Linear(ROLES, width)
         self.place = PlaceEmbedding(width)
@@ -102,9 +89,6 @@ class GridAgent(nn.Module):
 
         Returns:
             The logits after each refinement step, float32 of shape (steps, B, S, S, 12).
-
-        Raises:
-            ValueError: The canvas is too large, or the prompt does not have `prompt_dim` entries.
         """
         logits: Tensor = self.refiner(self.read(query, demo_inputs, demo_outputs, demo_mask), prompt)
         return logits
@@ -112,8 +96,6 @@ class GridAgent(nn.Module):
     def read(self, query: Tensor, demo_inputs: Tensor, demo_outputs: Tensor, demo_mask: Tensor) -> Reading:
         """Return the input of the refiner, which does not depend on a prompt. For the arguments, see `forward`."""
         batch, demos, side, _ = demo_inputs.shape
-        if side > LARGEST_CANVAS:
-            raise ValueError(f"query must have a side of at most {LARGEST_CANVAS}, but got {side}. Crop the canvases.")
         inputs = torch.cat([query[:, None], demo_inputs], dim=1)
         symbols = F.one_hot(torch.cat([inputs, demo_outputs], dim=1).long(), SYMBOLS).float().flatten(2, 3)
         roles = compute_symbol_roles(symbols[:, 0], symbols[:, 1 : 1 + demos], symbols[:, 1 + demos :], demo_mask)

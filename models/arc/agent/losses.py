@@ -41,14 +41,7 @@ def compute_cell_loss(
 
     Returns:
         The mean loss and its weight, the number of episodes, both float32 scalars.
-
-    Raises:
-        ValueError: The floor is out of range.
     """
-    if not 0 < hard_cell_floor <= 1:
-        raise ValueError(
-            f"hard_cell_floor must be above 0 and at most 1, but got {hard_cell_floor}. Use 1 to weigh cells alike."
-        )
     steps, episodes = logits.shape[:2]
     symbol_weights = torch.ones(SYMBOLS, device=logits.device)
     symbol_weights[BORDER] = border_weight

@@ -50,7 +50,7 @@ class Refiner(nn.Module):
 
     def __init__(self, width: int, steps: int, heads: int, symbols: int, dropout: float, prompt_dim: int) -> None:
         super().__init__()
-        self.steps, self.prompt_dim = steps, prompt_dim
+        self.steps = steps
         self.core = GridBlock(width, dropout)
         self.prompt = nn.Linear(prompt_dim, 2 * width) if prompt_dim else None
         self.feedback = nn.Linear(width, width) if steps > 1 else None
@@ -76,9 +76,6 @@ class Refiner(nn.Module):
 
         Returns:
             The logits after each step, float32 of shape (steps, B, S, S, symbols).
-
-        Raises:
-            ValueError: The prompt does not have `prompt_dim` entries.
         """
         state, batch = reading.state, len(reading.state)
         side = round(state.shape[1] ** 0.5)
@@ -95,11 +92,7 @@ class Refiner(nn.Module):
 
     def _compute_film(self, film: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
         if prompt is not None:
-            if self.prompt is None or prompt.shape[-1] != self.prompt_dim:
-                raise ValueError(
-                    f"prompt must have {self.prompt_dim} entries, but got {prompt.shape[-1]}. "
-                    "Build the agent with the prompt_dim of its prompts."
-                )
+            assert self.prompt is not None
             film = film + self.prompt(prompt)
         scale, shift = film[:, None, None].chunk(2, dim=-1)
         return scale, shift

@@ -57,13 +57,7 @@ def draw(cases: Sequence[Case]) -> NDArray[np.uint8]:
 
     Returns:
         RGB, shape (height, width, 3).
-
-    Raises:
-        ValueError: There is no case.
     """
-    if not cases:
-        raise ValueError("draw must get at least one case, but got none.")
-
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = int(max(font.getlength(case.puzzle) for case in cases)) + MARGIN
     lefts = [MARGIN + beside + column * (PANEL + GAP) for column in range(len(TITLES))]

@@ -17,19 +17,10 @@ class PromptEncoder(nn.Module):
         dim: Length of the prompt.
         language: A language model that is trained with the encoder and reads token ids. None: texts are the cached
             vectors of a frozen model.
-
-    Raises:
-        ValueError: The language model is frozen, or has vectors of another length.
     """
 
     def __init__(self, hidden: int, dim: int = 256, language: LanguageModel | None = None) -> None:
         super().__init__()
-        if language is not None and not language.trainable:
-            raise ValueError("language must be trainable, but got a frozen model. Give the encoder its vectors.")
-        if language is not None and language.hidden != hidden:
-            raise ValueError(
-                f"hidden must be the language model's {language.hidden}, but got {hidden}. Pass language.hidden."
-            )
         self.text = nn.Sequential(nn.LayerNorm(hidden), nn.Linear(hidden, dim))
         self.features = nn.Sequential(nn.Linear(len(FEATURES), dim), nn.GELU(), nn.Linear(dim, dim))
         self.mix = nn.Linear(2 * dim, dim)

@@ -29,15 +29,8 @@ def draw_canvas(grid: Grid, side: int) -> NDArray[np.uint8]:
 
     Returns:
         Symbols 0..11, shape (side, side).
-
-    Raises:
-        ValueError: The grid does not fit.
     """
     height, width = grid.shape
-    if max(height, width) > side:
-        raise ValueError(
-            f"side must be at least the grid's longest side, but got {side} for {height}x{width}. Use a larger canvas."
-        )
     canvas = np.full((side, side), PAD, dtype=np.uint8)
     canvas[: height + 1, : width + 1] = BORDER
     canvas[:height, :width] = grid + FIRST_COLOR

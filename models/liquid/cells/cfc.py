@@ -24,17 +24,10 @@ class CfC(Cell):
         units: Width U of state and outputs.
         mask: The wiring, 0 or 1 of shape (units, inputs + units): the inputs and units that each unit receives, in all
             heads.
-
-    Raises:
-        ValueError: If a size or the mask is invalid.
     """
 
     def __init__(self, inputs: int, units: int, *, mask: Tensor | None = None) -> None:
         super().__init__()
-        if inputs < 1 or units < 1:
-            raise ValueError(f"inputs and units must be at least 1, but got {inputs} and {units}.")
-        if mask is not None and mask.shape != (units, inputs + units):
-            raise ValueError(f"mask must have shape ({units}, {inputs + units}), but got {tuple(mask.shape)}.")
         self.inputs, self.outputs, self.state_size = inputs, units, units
         self.input = nn.Linear(inputs, HEADS * units)
         self.recurrent = nn.Linear(units, HEADS * units, bias=False)

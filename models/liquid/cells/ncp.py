@@ -19,9 +19,6 @@ class NCP(Cell):
         units: Total number of neurons U, the width of the state.
         outputs: Motor neurons, the width of the outputs; a quarter of the units if None.
         sparsity: Share of omitted synapses, 0..1, drawn from torch's global generator.
-
-    Raises:
-        ValueError: If a size is too small or `sparsity` is out of range.
     """
 
     def __init__(self, inputs: int, units: int, outputs: int | None = None, sparsity: float = 0.5) -> None:

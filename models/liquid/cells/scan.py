@@ -24,15 +24,7 @@ def run_linear_scan(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
 
     Returns:
         h, shape (B, T, U).
-
-    Raises:
-        ValueError: If shapes differ.
     """
-    if a.dim() != 3 or a.shape != b.shape or h0.shape != (a.shape[0], a.shape[2]) or a.shape[1] == 0:
-        raise ValueError(
-            "a and b must have one shape (batch, time, units) with at least one time step and h0 (batch, units), "
-            f"but got {tuple(a.shape)}, {tuple(b.shape)} and {tuple(h0.shape)}."
-        )
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     h: Tensor = _LinearScan.apply(a.to(dtype).transpose(0, 1), b.to(dtype).transpose(0, 1), h0.to(dtype))  # type: ignore[no-untyped-call]
     return h.transpose(0, 1)
@@ -115,15 +107,10 @@ class Liquid(Cell):
     Args:
         inputs: Features F of the inputs.
         units: Width U of state and outputs.
-
-    Raises:
-        ValueError: If a size is below 1.
     """
 
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__()
-        if inputs < 1 or units < 1:
-            raise ValueError(f"inputs and units must be at least 1, but got {inputs} and {units}.")
         self.inputs, self.outputs, self.state_size = inputs, units, units
         self.input = nn.Linear(inputs, 2 * units)
         # Time constants of 1 to 100 steps on a log scale, at a gate that is half open.

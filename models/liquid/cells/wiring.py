@@ -28,20 +28,11 @@ def draw_circuit(inputs: int, units: int, outputs: int, sparsity: float) -> list
 
     Args:
         inputs: Sensory neurons.
-        units: All others. Of those that are not motor neurons, 40 % are command and 60 % inter neurons.
+        units: All others, at least `outputs` + 2. Of those that are not motor neurons, 40 % are command and 60 % inter
+            neurons.
         outputs: Motor neurons.
         sparsity: Share of omitted synapses between layers, and among command neurons; 0..1.
-
-    Raises:
-        ValueError: If a size is below 1, a layer would be empty, or `sparsity` is out of range.
     """
-    if inputs < 1 or outputs < 1 or units < outputs + 2:
-        raise ValueError(
-            f"inputs and outputs must be at least 1 and units at least outputs + 2, but got inputs {inputs}, "
-            f"outputs {outputs}, units {units}. Inter and command layers need a neuron each."
-        )
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity must be at least 0 and below 1, but got {sparsity}.")
     command = max(1, round(0.4 * (units - outputs)))
     inter = units - outputs - command
     density = 1 - sparsity

@@ -13,14 +13,9 @@ class Matrix:
 
     Args:
         tasks: The number of tasks of the stream, T.
-
-    Raises:
-        ValueError: There is no task.
     """
 
     def __init__(self, tasks: int) -> None:
-        if tasks < 1:
-            raise ValueError(f"tasks must be at least 1, but got {tasks}.")
         self.tasks = tasks
         self.rows: list[list[float]] = []
 
@@ -30,20 +25,8 @@ class Matrix:
         return max(0, len(self.rows) - 1)
 
     def record(self, learned: int, scores: Sequence[float]) -> None:
-        """Record the scores on all tasks after `learned` tasks. The last row may be recorded again.
-
-        Raises:
-            ValueError: Earlier rows are missing, or later ones exist; or a score is missing or not finite.
-        """
-        if learned not in (len(self.rows) - 1, len(self.rows)) or not 0 <= learned <= self.tasks:
-            raise ValueError(
-                f"learned must be the last row or the next of {self.tasks}, but got {learned} after {len(self.rows)} "
-                "rows. Begin with row 0, before any task."
-            )
-        row = [float(score) for score in scores]
-        if len(row) != self.tasks or not all(math.isfinite(score) for score in row):
-            raise ValueError(f"scores must be {self.tasks} finite numbers, one of each task, but got {row}.")
-        self.rows[learned:] = [row]
+        """Record the finite scores on all tasks after `learned` tasks, which may be those of the last row again."""
+        self.rows[learned:] = [[float(score) for score in scores]]
 
     @property
     def average(self) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from searchlight.models.liquid.continual.quadratic import Tensors, check_strength, copy_full, copy_matching, pull
+from searchlight.models.liquid.continual.quadratic import Tensors, copy_full, copy_matching, pull
 
 
 class EWC:
@@ -19,15 +19,9 @@ class EWC:
         parameters: The parameters to consolidate, by name.
         strength: lambda. It must be searched over many decades.
         decay: gamma, the factor of earlier Fishers at each consolidation, 0..1.
-
-    Raises:
-        ValueError: A number is out of range, or there is no parameter.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], strength: float, decay: float = 1.0) -> None:
-        check_strength(parameters, strength)
-        if not 0 <= decay <= 1:
-            raise ValueError(f"decay must be between 0 and 1, but got {decay}. Use 1 to keep all of earlier tasks.")
         self.strength = strength
         self.decay = decay
         self._parameters = dict(parameters)

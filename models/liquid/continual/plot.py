@@ -28,13 +28,7 @@ def draw_matrix(matrix: Matrix, names: Sequence[str], title: str) -> NDArray[np.
 
     Returns:
         RGB, shape (height, width, 3).
-
-    Raises:
-        ValueError: There is not one name per task.
     """
-    if len(names) != matrix.tasks:
-        raise ValueError(f"names must be those of {matrix.tasks} tasks, but got {len(names)}.")
-
     title_font, font = ImageFont.load_default(16), ImageFont.load_default(14)
     beside = ["before any", *(f"after {name}" for name in names)]
     left = MARGIN + int(max(font.getlength(text) for text in beside)) + 12

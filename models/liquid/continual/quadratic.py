@@ -1,6 +1,5 @@
 """A quadratic penalty of parameters around an anchor, as one node of the graph, for EWC and SI."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,18 +48,6 @@ class _Pull(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         scaled = torch._foreach_mul(list(ctx.saved_tensors), 2 * ctx.factor * gradient)
         return None, None, None, *scaled
-
-
-def check_strength(parameters: Mapping[str, Parameter], strength: float) -> None:
-    """Check the arguments of a penalty.
-
-    Raises:
-        ValueError: There is no parameter, or the strength is out of range.
-    """
-    if not parameters:
-        raise ValueError("parameters must have at least one parameter, but got none. Name what to hold.")
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength must be at least 0 and finite, but got {strength}. Use 0 for no penalty.")
 
 
 def copy_full(tensor: Tensor) -> Tensor:

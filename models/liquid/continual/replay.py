@@ -32,14 +32,9 @@ class Reservoir:
         capacity: The number of samples that it can hold.
         balanced: Whether every task keeps an equal share, as far as it has enough samples. Otherwise, every sample has
             an equal chance (Vitter 1985, algorithm R).
-
-    Raises:
-        ValueError: The capacity is less than 1.
     """
 
     def __init__(self, capacity: int, balanced: bool = False) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity must be at least 1, but got {capacity}. Leave replay out for none.")
         self.capacity = capacity
         self.balanced = balanced
         self._offered: dict[int, int] = {}
@@ -61,14 +56,7 @@ class Reservoir:
             count: At least 1.
             generator: On the CPU, the only source of randomness.
             numbers: The samples' numbers within the task, shape (count,); None: 0..count-1.
-
-        Raises:
-            ValueError: The task is negative or was offered before, or has no sample.
         """
-        if task < 0 or task in self._offered:
-            raise ValueError(f"task must be at least 0 and be offered once, but got {task} again or below 0.")
-        if count < 1:
-            raise ValueError(f"count must be at least 1, but got {count}. A task without samples is not offered.")
         if self.balanced:
             self._share(task, count, generator)
         else:
@@ -85,16 +73,8 @@ class Reservoir:
             count: At least 0.
             generator: On the CPU, the only source of randomness.
             balanced: Whether to draw the same number from each task, or one more. Repetitions then count within a task.
-
-        Raises:
-            ValueError: The count is negative, or the memory is empty.
         """
         used = (self._tasks >= 0).nonzero().flatten()
-        if count < 0 or not len(used):
-            raise ValueError(
-                f"draw must get a count of at least 0 and something to draw from, but got {count} of {len(used)}. "
-                "Offer a task first."
-            )
         if balanced:
             held = sorted(set(self._tasks[used].tolist()))
             shares = _deal_shares(torch.full((len(held),), count), count, generator).tolist()
@@ -116,18 +96,8 @@ class Reservoir:
         Args:
             slots: Shape (N,).
             logits: Shape (N, ...), with the same shape except N in all calls.
-
-        Raises:
-            ValueError: Shapes differ, or a slot is free.
         """
-        if len(slots) != len(logits) or (self._logits is not None and self._logits.shape[1:] != logits.shape[1:]):
-            kept = "any" if self._logits is None else tuple(self._logits.shape[1:])
-            raise ValueError(
-                f"logits must be those of {len(slots)} slots, each of shape {kept}, but got {tuple(logits.shape)}."
-            )
         slots = slots.cpu()
-        if bool((self._tasks[slots] < 0).any()):
-            raise ValueError("slots must hold a sample, but got a free one. Use those of list_missing() or draw().")
         if self._logits is None:
             self._logits = torch.zeros(self.capacity, *logits.shape[1:])
         self._logits[slots] = logits.detach().float().cpu()

@@ -1,6 +1,5 @@
 """Synaptic intelligence: a parameter's importance is its contribution to the fall of a task's loss."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch.nn import Parameter
 
 from searchlight.models.liquid.continual.quadratic import (
     Tensors,
-    check_strength,
     copy_full,
     copy_matching,
     pull,
@@ -28,15 +26,9 @@ class SI:
         parameters: The parameters to consolidate, by name.
         strength: c. It must be searched over many decades.
         damping: xi, which bounds the importance of a parameter that hardly moved; above 0.
-
-    Raises:
-        ValueError: A number is out of range, or there is no parameter.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], strength: float, damping: float = 0.1) -> None:
-        check_strength(parameters, strength)
-        if not 0 < damping < math.inf:
-            raise ValueError(f"damping must be positive and finite, but got {damping}. Use 0.1 to start with.")
         self.strength = strength
         self.damping = damping
         self._parameters = dict(parameters)

@@ -25,10 +25,8 @@ class PlasticSynapses(nn.Module):
         post: Postsynaptic neurons.
         rate: Learning rate, a factor of the rule's mean per sample and step.
         tau: Time constant of the rule, in steps.
-        cap: Largest norm of an update, as a share of the norm of the weights, between 0 and 1.
-
-    Raises:
-        ValueError: An argument is out of range.
+        cap: Largest norm of an update, as a share of the norm of the weights, above 0 and below 1: at
+            1, all weights could become 0 and stay there.
     """
 
     weight: Tensor
@@ -37,12 +35,6 @@ class PlasticSynapses(nn.Module):
 
     def __init__(self, pre: int, post: int, *, rate: float = 1.0, tau: float = 20.0, cap: float = 0.1) -> None:
         super().__init__()
-        if not 0 < cap < 1:  # at 1, all weights could become 0 and stay there
-            raise ValueError(f"cap must be between 0 and 1, but got {cap}. Use 0.1 to start with.")
-        for name, value in (("pre", pre), ("post", post), ("rate", rate), ("tau", tau)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} must be above 0, but got {value}. Choose a finite number.")
-
         self.rate, self.tau, self.cap = rate, tau, cap
         self.scale = nn.Parameter(torch.full((post,), pre**-0.5))
         self.register_buffer("weight", torch.rand(post, pre))

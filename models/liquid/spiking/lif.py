@@ -26,9 +26,6 @@ class LIF(nn.Module):
         slope: Its slope, above 0; None for the usual slopes, 2 and 25.
         learn_decay: Whether each neuron learns its decay.
         learn_threshold: Whether each neuron learns its threshold.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     fixed_decay: Tensor
@@ -46,18 +43,7 @@ class LIF(nn.Module):
         learn_threshold: bool = False,
     ) -> None:
         super().__init__()
-        if units < 1:
-            raise ValueError(f"units must be at least 1, but got {units}.")
-        if not 0 < decay < 1:
-            raise ValueError(f"decay must be between 0 and 1, but got {decay}. It is the share that a step leaves.")
-        if not 0 < threshold < math.inf:
-            raise ValueError(f"threshold must be above 0, but got {threshold}.")
-        if surrogate not in SURROGATES:
-            raise ValueError(f"surrogate must be one of {', '.join(SURROGATES)}, but got {surrogate!r}.")
         slope = SURROGATES[surrogate].slope if slope is None else slope
-        if not 0 < slope < math.inf:
-            raise ValueError(f"slope must be above 0, but got {slope}.")
-
         self.units = self.outputs = self.state_size = units
         self.surrogate, self.slope = surrogate, slope
 

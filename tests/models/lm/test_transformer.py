@@ -33,8 +33,3 @@ def test_recomputed_blocks_have_the_same_gradients(model):
         loss = model(symbols).square().mean()
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="width must be a multiple of twice the heads, 6, but got 16"):
-        Transformer(width=16, depth=1, heads=3)

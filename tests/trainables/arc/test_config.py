@@ -41,7 +41,9 @@ def test_mistake_is_one_line_that_says_what_is_right(fixed, told):
     assert_told(fixed, told)
 
 
-@pytest.mark.parametrize("name", ["agent_lr", "prompt_lr", "policy_lr", "accumulation", "steps", "views", "episodes"])
+@pytest.mark.parametrize(
+    "name", ["agent_lr", "prompt_lr", "policy_lr", "accumulation", "steps", "views", "episodes", "max_demos"]
+)
 def test_positive_parameter_is_neither_set_nor_searched_at_0(name):
     assert_told({name: "0"}, f"{name} must be greater than ")
     (line,) = problems({}, {name: "0..1" if name.endswith("lr") else "0,1"})

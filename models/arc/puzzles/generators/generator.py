@@ -7,7 +7,7 @@ import numpy as np
 
 from searchlight.models.arc.puzzles.contamination import find_leaks
 from searchlight.models.arc.puzzles.generators.families import EASY, FAMILIES, SMALLEST_SIDE, TRIES, Draft
-from searchlight.models.arc.puzzles.puzzle import LARGEST_SIDE, Pair, Puzzle
+from searchlight.models.arc.puzzles.puzzle import Pair, Puzzle
 
 __all__ = ["EASY", "FAMILIES", "SMALLEST_SIDE", "generate", "generate_split"]
 
@@ -28,16 +28,6 @@ def generate(
         max_side: Longest side of a grid, 6..30.
         number: The last part of the puzzle's id, `family-level-number`.
     """
-    if family not in FAMILIES:
-        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, but got {family!r}. Choose one of them.")
-    if not 0 <= level <= 1:
-        raise ValueError(f"level must lie in 0..1, but got {level}. 0 is the easiest.")
-    if not SMALLEST_SIDE <= max_side <= LARGEST_SIDE:
-        raise ValueError(
-            f"max_side must lie in {SMALLEST_SIDE}..{LARGEST_SIDE} for generated puzzles, but got {max_side}. "
-            "Smaller grids have no room for the rules."
-        )
-
     random = np.random.default_rng(random)
     draw_input, apply_rule = FAMILIES[family](Draft(level, max_side, random))
     count = int(random.integers(4, 6))

@@ -84,17 +84,6 @@ def test_a_prompt_conditions_the_answer_and_gets_a_gradient(batch: Batch) -> Non
     assert (prompt.grad != 0).any(1).all()
 
 
-def test_sizes_that_do_not_fit_are_refused(batch: Batch) -> None:
-    for dim in (0, 5):
-        with pytest.raises(ValueError, match=f"prompt must have {dim} entries, but got 4"):
-            answer(small(prompt_dim=dim), batch, torch.zeros(len(batch.query), 4))
-    with pytest.raises(ValueError, match="steps must be at least 1, but got 0"):
-        GridAgent(steps=0)
-    canvas = torch.zeros(1, 1, 33, 33, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="query must have a side of at most 32, but got 33"):
-        small()(canvas[0], canvas, canvas, torch.ones(1, 1, dtype=torch.bool))
-
-
 @pytest.mark.parametrize("steps", [1, 2])
 def test_every_parameter_gets_a_gradient_in_the_first_update(batch: Batch, steps: int) -> None:
     agent = small(steps=steps)

@@ -63,9 +63,6 @@ def test_the_weight_of_a_cell_follows_its_probability() -> None:
     weights = 0.3 + 0.7 * (1 - shares)
     loss, _ = compute_cell_loss(logits, target, hard_cell_floor=0.3)
     assert loss.item() == pytest.approx(((weights * -shares.log()).sum() / weights.sum()).item(), rel=1e-5)
-    for floor in (0.0, 1.1, math.nan):
-        with pytest.raises(ValueError, match="hard_cell_floor must be above 0 and at most 1, but got"):
-            compute_cell_loss(logits, target, hard_cell_floor=floor)
 
 
 def test_the_hard_cell_weights_are_constants_to_the_gradient() -> None:

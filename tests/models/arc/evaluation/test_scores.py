@@ -75,8 +75,6 @@ def test_the_input_lifts_nothing_and_right_answers_score_one() -> None:
 def test_a_puzzle_is_solved_only_if_all_its_tests_are() -> None:
     found = compute_metrics(tally([SAME], [(SAME.tests[0][1], ANY), (ANY, ANY)]))
     assert (found["pass2_task"], found["pass2_output"]) == (0.0, 0.5)
-    with pytest.raises(ValueError, match="attempts must have one entry per test, but got 1 for 2 tests"):
-        tally([SAME], [(ANY, ANY)])
     assert tuple(tally([], [])) == SUMS
     assert set(compute_metrics(tally([], [])).values()) == {0.0}
 

@@ -95,15 +95,6 @@ def test_test_episodes_of_similar_size_are_planned_together(puzzles: list[Puzzle
     assert TestEpisodes([surprise], views=1).build_batch(torch.tensor([0])).target.shape == (1, 3, 3)  # cut off
 
 
-def test_sizes_and_counts_that_do_not_fit_are_refused(puzzles: list[Puzzle]) -> None:
-    with pytest.raises(ValueError, match="must contain a puzzle with two pairs"):
-        TrainingPool([], [])
-    with pytest.raises(ValueError, match="max_demos must be at least 1, but got 0"):
-        TrainingPool(puzzles, [], max_demos=0)
-    with pytest.raises(ValueError, match="views must be at least 1, but got 0"):
-        TestEpisodes(puzzles, views=0)
-
-
 bounded = settings(max_examples=50)
 ratios = st.floats(0.0, 1.0)
 

@@ -90,11 +90,6 @@ def test_outputs_changed_in_place_raise_in_backward() -> None:
         outputs.sum().backward()
 
 
-def test_a_mask_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"mask must have shape \(4, 7\), but got \(3, 7\)"):
-        CfC(3, 4, mask=torch.ones(3, 7))
-
-
 def test_a_liquid_cell_solves_the_membrane_equation_of_ncps() -> None:
     """Without synapses, dv/dt = leak (rest - v) / capacity, which a cell of ncps integrates in many small steps."""
     torch.manual_seed(0)

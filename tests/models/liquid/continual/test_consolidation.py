@@ -17,8 +17,6 @@ def test_the_fisher_diagonal_sums_squared_gradients_of_samples() -> None:
     assert (sums["used"].tolist(), sums["unused"].tolist(), count) == ([6, 9], [0, 0, 0], 3)
     assert used.grad is None
     assert sum_squared_gradients({"w": used}, [])[1] == 0
-    with torch.no_grad(), pytest.raises(ValueError, match="must depend on a parameter"):
-        sum_squared_gradients({"w": used}, [used.sum().view(1)])
 
 
 def softmax_layer(scale: float, samples: int) -> tuple[nn.Parameter, Tensor, Tensor]:
@@ -124,17 +122,6 @@ def test_a_fisher_of_something_else_is_refused(model: nn.Linear, fisher: dict[st
     assert ewc.compute_penalty().item() == 0
 
 
-@pytest.mark.parametrize(
-    ("strength", "decay", "said"),
-    [(-1.0, 1.0, "strength"), (float("inf"), 1.0, "strength"), (1.0, 1.5, "decay"), (1.0, -0.1, "decay")],
-)
-def test_numbers_out_of_range_are_refused(model: nn.Linear, strength: float, decay: float, said: str) -> None:
-    with pytest.raises(ValueError, match=f"{said} must be"):
-        EWC(named(model), strength, decay)
-    with pytest.raises(ValueError, match="at least one parameter"):
-        EWC({}, 1.0)
-
-
 SLOPES = torch.tensor([1.0, 4.0, 0.0])
 GOAL = torch.tensor([1.0, -0.5, 2.0])
 
@@ -220,8 +207,6 @@ def test_a_window_that_was_skipped_leaves_nothing() -> None:
                 si.forget_step()
         paths.append(path(si))
     assert torch.equal(*paths)
-    with pytest.raises(RuntimeError, match="must follow begin_step"):
-        si.finish_step()
 
 
 def test_weights_without_a_gradient_or_an_update_do_not_matter(weights) -> None:
@@ -257,12 +242,8 @@ def test_the_way_begins_where_training_begins(weights) -> None:
     torch.testing.assert_close(importance(si), torch.full((3,), 0.1 / (0.01 + 0.1)), rtol=1e-3, atol=0)
 
 
-def test_other_states_and_numbers_out_of_range_are_refused(weights) -> None:
+def test_state_of_other_weights_is_refused(weights) -> None:
     si = of(weights)
     learn(si, weights, quadratic, 1, 0.1)
     with pytest.raises(ValueError, match="a difference in"):
         SI({"other": weights}, 1.0).load_state_dict(si.state_dict())
-    with pytest.raises(ValueError, match="strength must be at least 0"):
-        of(weights, strength=-1.0)
-    with pytest.raises(ValueError, match="damping must be positive"):
-        of(weights, damping=0.0)

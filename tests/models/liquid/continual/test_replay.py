@@ -121,28 +121,8 @@ def test_a_loaded_state_goes_on_where_it_was(balanced: bool, through_a_file) -> 
         one.offer(2, 20, generator(8))
         ends.append([part.tolist() for part in (*one.draw(30, generator(2)), *one.list_missing())])
     assert ends[0] == ends[1]
-    with pytest.raises(ValueError, match="offered once"):
-        resumed.offer(1, 5, generator())
     with pytest.raises(ValueError, match=f"must have balanced={not balanced}"):
         Reservoir(memory.capacity, not balanced).load_state_dict(memory.state_dict())
-
-
-def test_arguments_that_do_not_fit_are_refused() -> None:
-    memory, row = Reservoir(4), torch.zeros(1, 2)
-    with pytest.raises(ValueError, match="Offer a task first"):
-        memory.draw(3, generator())
-    memory.offer(0, 3, generator())
-    memory.store(torch.tensor([0]), row)
-    for message, call in {
-        "capacity must be at least 1": lambda: Reservoir(0),
-        "count must be at least 1": lambda: memory.offer(1, 0, generator()),
-        "task must be at least 0": lambda: memory.offer(-1, 3, generator()),
-        "a free one": lambda: memory.store(torch.tensor([3]), row),
-        r"each of shape \(2,\), but got \(1, 3\)": lambda: memory.store(torch.tensor([1]), torch.zeros(1, 3)),
-        "those of 2 slots": lambda: memory.store(torch.tensor([1, 2]), row),
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
 def test_the_loss_of_logits_by_hand() -> None:

@@ -169,16 +169,3 @@ def test_splits_have_all_families_and_levels_and_no_leak(families: list[str], ma
             known = [puzzle.level for puzzle in puzzles if puzzle.id.startswith(f"{family}-")]
             assert known == pytest.approx(np.linspace(0, 1, len(known)))
     assert not find_leaks(training, evaluation)
-
-
-@pytest.mark.parametrize(
-    ("family", "level", "side", "message"),
-    [
-        ("spin", 0.5, 12, r"family must be one of count, crop, .*, but got 'spin'\."),
-        ("flip", 2, 12, r"level must lie in 0\.\.1, but got 2\."),
-        ("flip", 0.5, 5, r"max_side must lie in 6\.\.30 for generated puzzles, but got 5\."),
-    ],
-)
-def test_unknown_families_levels_and_sides_are_refused(family: str, level: float, side: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        generate(family, level, 0, max_side=side)
