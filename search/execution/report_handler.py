@@ -15,10 +15,10 @@ from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.folder.retry import retry_while_unavailable
-from searchlight.search.space.fidelity import Unit, epoch_cost
+from searchlight.search.space.fidelity import UNLIMITED, Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.study.trial import get_reports, intermediate_values
+from searchlight.search.study.trial import get_reports, intermediate_values, max_epochs
 from searchlight.trainables.filesystem.paths import StoragePath, get_outage_errors
 from searchlight.trainables.worker.messages import (
     Divergence,
@@ -92,6 +92,7 @@ class ReportHandler:
         self._datasets = Datasets(study.get_trials())
         self._began: dict[int, float] = {}  # start of the trial's segment, in seconds since 1970
         self._losses: dict[int, int] = {}  # lost gangs by trial, since its last progress
+        self._has_returned_early = False  # told once
         self._released: dict[int, TrialRelease] = {}  # trials that their gangs have released
 
     def record_segment_start(self, number: int) -> None:
@@ -199,9 +200,24 @@ class ReportHandler:
         if end.traceback:
             self._save_traceback(number, end.traceback)
         where = f", at {end.location}" if end.location else ""
-        self.finish_trial(number, end.outcome, end.reason + where, end.divergence)
+        early = self._describe_early_return(number) if end.outcome == "completed" else ""
+        self.finish_trial(number, end.outcome, end.reason + where + early, end.divergence)
         failure = end.reason if end.outcome == "failed" else ""
         self._stoppers.record_trial(self.study.get_trial(number), failure=failure, where=where)
+
+    def _describe_early_return(self, number: int) -> str:
+        """Return a text about the function of a trial that has returned before its last report, or ""."""
+        trial = self.study.get_trial(number)
+        reports, epochs = max(intermediate_values(trial), default=0), max_epochs(trial)
+        if self._unit != "epochs" or not reports < epochs < UNLIMITED:
+            return ""
+        if not self._has_returned_early:
+            self._has_returned_early = True
+            logger.warning(
+                "trial %d: its function returned after %d of %d reports. Its last value is compared with later ones.",
+                number, reports, epochs,
+            )  # fmt: skip
+        return f"returned after {reports} of {epochs} reports"
 
     def _record_divergent_epoch(self, number: int, last: EpochReport, now: float) -> None:
         """Record the epoch in which a trial diverged, without a finite objective."""

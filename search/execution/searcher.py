@@ -286,6 +286,7 @@ class StudySearcher(Searcher):
         """Return the segment of a trial from `epoch` to the cost `until`."""
         trial = self.study.get_trial(number)
         unit, epochs, budget = self.schedule.unit, max_epochs(trial), None
+        is_last = until >= min(self.schedule.limit, epochs) if unit == "epochs" else until >= self.schedule.limit
         if unit == "epochs":
             epochs = min(epochs, int(until))
         else:
@@ -301,4 +302,5 @@ class StudySearcher(Searcher):
             checkpoints,
             trial.user_attrs.get("copy", {}).get("checkpoint"),
             budget,
+            is_last,
         )

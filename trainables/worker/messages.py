@@ -172,6 +172,7 @@ class SegmentAssignment:
         folder: Where the trial's checkpoints are written.
         attempt: A part of each checkpoint's name, different for each driver of the search.
         copied: The checkpoint of another trial that this trial began with.
+        is_last: Whether the trial is complete at the segment's end.
     """
 
     trial: int
@@ -183,6 +184,7 @@ class SegmentAssignment:
     checkpoints: Sequence[str | None] = (None,)
     copied: str | None = None
     budget: SegmentBudget | None = None
+    is_last: bool = False
 
     def continue_after(self, report: EpochReport) -> "SegmentAssignment":
         """Return the rest of the segment after `report`."""

@@ -53,7 +53,8 @@ def work_on_function(config: dict[str, Any]) -> None:
 class FunctionRunner(TrialRunner):
     """Runs segments of a function's trials on one rank.
 
-    It keeps no trial in memory: it calls the function again, which resumes from the last checkpoint.
+    At the end of a segment the function waits in its report. If the next segment continues the trial, the report
+    returns. Otherwise it ends the function, and a later segment calls it again, which resumes from its checkpoint.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -67,16 +68,34 @@ class FunctionRunner(TrialRunner):
         own = self._session.thread.ident if self._session and self._session.thread else None
         return own or super().thread
 
+    @property
+    def must_continue(self) -> bool:
+        return self._session is not None and not self._session.has_saved
+
+    def drop_trial_unless_continued(self, segment: SegmentAssignment | None) -> None:
+        if self._session is not None and not (segment and self.held == (segment.trial, segment.epoch)):
+            self._release()
+
     def _generate_reports(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        function: Any = load_class(self.task)
-        self._session = Session(segment, self, self._rays)
-        try:
-            for report in self._session.run(function):
-                self.progress += 1
-                yield report
-        finally:
-            self._session = None
-            self.watch_steps = contextlib.nullcontext
+        self.drop_trial_unless_continued(segment)
+        self.held = None
+        if self._session is None:
+            self._session = Session(segment, self, self._rays)
+            self._session.start(load_class(self.task))
+        else:
+            self._session.proceed(segment)
+        for report in self._session.generate_reports():
+            self.progress += 1
+            if report.done and isinstance(report, EpochReport):
+                self.held = (segment.trial, report.epoch)
+            yield report
+
+    def _release(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self.watch_steps = contextlib.nullcontext
+        super()._release()
 
     def _audit(self) -> None:
         """Watch the first steps of the next trial: they need no audit of their own, and no rank waits for another."""
@@ -105,7 +124,7 @@ class _Arrival:
 
 
 class Session:
-    """Replaces Ray's `ray.train` for the function of one segment. Other attributes are Ray's own.
+    """Replaces Ray's `ray.train` for one call of a function. Other attributes are Ray's own.
 
     A report is a barrier: all ranks see the same arrivals and therefore make the same decision.
 
@@ -118,7 +137,8 @@ class Session:
         self.runner = runner
         self.context = runner.context
         self.folder = parse_path(segment.folder)
-        self.number = 0  # reports, including those of earlier segments
+        self.number = 0  # reports, including those before this call
+        self.has_saved = False  # with the last report
         self.checkpoints: list[tuple[StoragePath, ray.train.ReportedCheckpoint]] = []
         self.thread: threading.Thread | None = None
         self._rays = rays
@@ -126,6 +146,7 @@ class Session:
         self._since = time.perf_counter()  # a report costs the time since the one before, or since the call
         self._usage = ResourceUsage(self.context.device)
         self._reports: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
+        self._segments: queue.SimpleQueue[SegmentAssignment | None] = queue.SimpleQueue()
         self._end: WorkerReport | None = None
         self._error: BaseException | None = None
         self._left_out: set[str] = set()
@@ -133,22 +154,28 @@ class Session:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rays, name)
 
-    def run(self, function: Callable[..., Any]) -> Iterator[WorkerReport]:
-        """Call `function` and yield its reports. The last report is `done`.
+    def start(self, function: Callable[..., Any]) -> None:
+        """Call `function` in a new thread, where torch's modes have their defaults."""
+        self._choose_checkpoint()
+        self.thread = threading.Thread(target=self._call_function, args=(function,), daemon=True, name="train-function")
+        set_train_fn_utils(self)  # until the next trial: calls of threads that this trial leaves running are refused
+        self.thread.start()
+
+    def proceed(self, segment: SegmentAssignment) -> None:
+        """Let the function, which waits in a report, continue with `segment`."""
+        self._segments.put(segment)
+
+    def generate_reports(self) -> Iterator[WorkerReport]:
+        """Yield the reports of a segment. The last one is `done`, and the function waits in it or has ended.
 
         Raises:
             Exception: The error that the function raised.
         """
-        self._start()
-        # In a new thread, torch's modes have their defaults.
-        self.thread = threading.Thread(target=self._call_function, args=(function,), daemon=True, name="train-function")
-        set_train_fn_utils(self)  # until the next trial: calls of threads that this trial leaves running are refused
-        self.thread.start()
         while (report := self._reports.get()) is not None:
             yield report
-        self.thread.join()
-        if self.context.rank == 0:
-            directory.delete_staging(self.folder, self.segment.attempt)
+            if report.done:
+                return
+        self._join_function()
         error, self._error = self._error, None  # its traceback keeps the function's objects alive
         if self._end is None:
             assert error is not None
@@ -156,6 +183,18 @@ class Session:
         if error is not None:
             logger.warning("after its last report the function raised %r", error)
         yield self._end
+
+    def close(self) -> None:
+        """End a function that waits in a report."""
+        if self.thread is not None and self.thread.is_alive():
+            self._segments.put(None)
+            self._join_function()
+
+    def _join_function(self) -> None:
+        assert self.thread is not None
+        self.thread.join()
+        if self.context.rank == 0:
+            directory.delete_staging(self.folder, self.segment.attempt)
 
     # What users call, as ray.train
 
@@ -193,6 +232,7 @@ class Session:
             saved = any(arrival.checkpoint for arrival in arrivals)
             if saved:
                 self._publish_checkpoint(path, source, [arrival.files for arrival in arrivals], first.metrics)
+        self.has_saved = saved
         self._put(EpochReport(self.number, numbers, str(path) if saved else None, costs), arrivals)
         self._usage.begin()
         self._since = time.perf_counter()
@@ -207,16 +247,26 @@ class Session:
             self._fail(f"ray.train.report must leave its checkpoint to the search, but got {refused}")
 
     def _put(self, report: EpochReport, arrivals: Sequence[_Arrival]) -> None:
-        """Yield `report` from `run`, and end the trial if it is the last of the segment."""
+        """Send `report`. Wait if it ends a segment, and end the function if its trial does not continue here."""
         if self._budget is not None:
             self._budget = self._budget.add_epoch(report.epoch, report.costs)
-        if report.epoch >= self.segment.until or (self._budget is not None and self._budget.is_spent):
-            self._end_trial(replace(report, done=True))
+        ends = report.epoch >= self.segment.until or (self._budget is not None and self._budget.is_spent)
+        if ends and not self.segment.is_last:
+            self._reports.put(replace(report, done=True))
+            return self._wait_for_segment()
         self._reports.put(report)
-        if any(arrival.stop for arrival in arrivals):
+        if ends:  # the function may still test or save its model, but reports no more
+            self._end = SegmentEnd("completed", "")
+        elif any(arrival.stop for arrival in arrivals):
             end = build_interruption([(arrival.stop, arrival.leaving) for arrival in arrivals])
             if report.checkpoint or not isinstance(end, Migration):  # without a checkpoint, all work would be repeated
                 self._end_trial(end)
+
+    def _wait_for_segment(self) -> None:
+        segment = self._segments.get()
+        if segment is None:
+            self._end_trial(SegmentEnd("interrupted", "its trial does not continue in this worker"))
+        self.segment, self._budget = segment, segment.budget
 
     def get_checkpoint(self) -> Any:
         """Return the last checkpoint of this trial, or None."""
@@ -231,7 +281,7 @@ class Session:
 
     # How a segment begins and ends
 
-    def _start(self) -> None:
+    def _choose_checkpoint(self) -> None:
         """Start from the newest checkpoint that can be read. Rank 0 chooses it."""
         chosen: tuple[str, dict[str, Any]] | None = None
         if self.context.rank == 0:
@@ -266,15 +316,15 @@ class Session:
             rng.seed(self.context.generator, 0, self.segment.config["seed"], 0)
             self._usage.begin()
             self._since = time.perf_counter()
-            with self.runner.watch_steps():
+            with self.runner.watch_steps(), _successful_exits():
                 function(*_build_arguments(function, self.segment.config))
             if self._end is None:
                 self._finish_function()
         except TrialEnded:
             pass
-        except Exception as error:  # run() raises it
+        except Exception as error:  # generate_reports() raises it
             self._error = error
-        except BaseException as error:  # sys.exit() ends a trial, not its worker
+        except BaseException as error:  # exit() ends a trial, not its worker
             self._error = RuntimeError(f"the function raised {type(error).__name__}: {error}")
             self._error.__cause__ = error
         finally:
@@ -365,6 +415,16 @@ class Session:
                 "reported metrics must be numbers: %s left out", ", ".join(others[name] for name in sorted(new))
             )
         return numbers, ", ".join([*sorted(numbers), *sorted(others.values())]) or "nothing"
+
+
+@contextlib.contextmanager
+def _successful_exits() -> Iterator[None]:
+    """Take `sys.exit(0)` as the return of a function. Scripts often end so."""
+    try:
+        yield
+    except SystemExit as error:
+        if error.code:
+            raise
 
 
 def _build_arguments(function: Callable[..., Any], config: dict[str, Any]) -> list[Any]:

@@ -105,12 +105,13 @@ class GangMember:
         while (segment := self._wait_for_segment()) is not None:
             runner.drop_trial_unless_continued(segment)
             reasons = [why for why in runner.context.gather(runner.recycle_reason or runner.migrate_reason) if why]
-            if reasons and runner.training is None:
+            if reasons and not runner.must_continue:
                 return self._end_gang(reasons[0])
             for report in runner.run(segment):
                 if isinstance(report, Migration):  # all ranks return
                     return self._end_gang(report.reason)
                 self._send(report)
+        runner.drop_trial_unless_continued(None)
 
     def _wait_for_segment(self) -> SegmentAssignment | None:
         segment: SegmentAssignment | None
@@ -211,9 +212,14 @@ class TrialRunner:
                 lines = notes.pop_lines()
                 yield replace(report, notes=lines) if lines else report
 
-    def drop_trial_unless_continued(self, segment: SegmentAssignment) -> None:
+    @property
+    def must_continue(self) -> bool:
+        """Whether other workers must not take over before the trial in memory is saved."""
+        return self.training is not None
+
+    def drop_trial_unless_continued(self, segment: SegmentAssignment | None) -> None:
         """Release the trial in memory, unless `segment` continues it. This may set `recycle_reason`."""
-        if self.training is not None and self.held != (segment.trial, segment.epoch):
+        if self.training is not None and not (segment and self.held == (segment.trial, segment.epoch)):
             self._release()
 
     def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:

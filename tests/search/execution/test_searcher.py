@@ -173,7 +173,19 @@ def test_target_or_task_completes_a_trial_before_its_end(make_searcher, end_of_s
     assert searcher.suggest("t2") == Searcher.FINISHED, "a trial is complete: no other continues only for that"
     searcher.finish(prune=True)
     assert (outcomes(study), study.get_trial(1).value) == (["pruned", "completed"], 0.1)
-    assert ("completed", 1, "reached val/loss<0.2" if target else "") in watching.events
+    assert ("completed", 1, "reached val/loss<0.2" if target else "returned after 1 of 9 reports") in watching.events
+
+
+def test_function_that_returns_early_is_told_once(make_searcher, caplog):
+    searcher, study, _ = make_searcher(trials=3, rungs=(2,), fixed={"epochs": 2})
+    for trial, reports in enumerate((1, 1, 2)):
+        assert searcher.suggest(f"t{trial}")["segment"].is_last
+        for epoch in range(1, reports + 1):
+            report(searcher, f"t{trial}", epoch, 0.3)
+        end(searcher, f"t{trial}", "completed", "")
+    reasons = [trial.user_attrs["reason"] for trial in study.get_trials()]
+    assert reasons == ["returned after 1 of 2 reports"] * 2 + [""]
+    assert caplog.text.count("returned after 1 of 2 reports") == 1
 
 
 def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):

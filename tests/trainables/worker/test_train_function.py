@@ -29,11 +29,11 @@ LIMIT_S = 60.0
 def stretch(tmp_path):
     """Makes stretches of trials that write into the test's folder."""
 
-    def make(trial=0, epoch=0, until=3, reports=(), **config):
+    def make(trial=0, epoch=0, until=3, reports=(), is_last=False, **config):
         found = [report.checkpoint for report in reports[::-1] if report.checkpoint is not None]
         config = {"trial": trial, "seed": 7, **config}
         return messages.SegmentAssignment(
-            trial, config, epoch, until, str(tmp_path / f"trial-{trial}"), "a", (*found, None)
+            trial, config, epoch, until, str(tmp_path / f"trial-{trial}"), "a", (*found, None), is_last=is_last
         )
 
     return make
@@ -148,15 +148,53 @@ def test_segment_ends_with_the_report_that_reaches_its_costs(stretch, monkeypatc
 
 
 def test_function_that_catches_even_the_end_reports_no_more(stretch):
-    (report,) = run("catches_everything", stretch(until=1))
-    assert (report.epoch, report.done) == (1, True)
-    assert train_functions.SEEN == ["caught"] * 3
+    report, end = run("catches_everything", stretch(until=1, is_last=True))
+    assert (report.epoch, report.done) == (1, False)
+    assert end == SegmentEnd("completed", "")
+    assert train_functions.SEEN == ["caught"] * 2
 
 
 def test_error_after_the_last_report_changes_nothing(stretch):
-    (report,) = run("breaks_on_its_way_out", stretch(until=1))
-    assert (metrics([report]), report.done) == ([{"loss": 1.0}], True)
-    assert report.notes == ["after its last report the function raised OSError('the log cannot be closed')"]
+    report, end = run("breaks_on_its_way_out", stretch(until=1, is_last=True))
+    assert metrics([report]) == [{"loss": 1.0}]
+    notes = ["after its last report the function raised OSError('the log cannot be closed')"]
+    assert end == SegmentEnd("completed", "", notes=notes)
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_code_after_the_last_report_runs(stretch, code):
+    reports = run("tests_at_the_end", stretch(until=2, is_last=True, code=code))
+    assert [report.done for report in reports] == [False, False, True]
+    assert train_functions.SEEN == ["tested"]
+
+
+def test_trial_that_continues_is_not_called_again(stretch):
+    worker = workers("forgets")
+    first = list(worker.run(stretch(until=2)))
+    worker.drop_trial_unless_continued(stretch(epoch=2, until=4))
+    second = list(worker.run(stretch(epoch=2, until=4)))
+    assert [(report.epoch, report.done) for report in first + second] == [(1, False), (2, True), (3, False), (4, True)]
+
+
+def test_trial_that_does_not_continue_ends_where_it_waits(stretch):
+    worker = workers("closes")
+    list(worker.run(stretch(until=2)))
+    assert train_functions.SEEN == []
+    worker.drop_trial_unless_continued(stretch(trial=1))
+    assert train_functions.SEEN == ["closed 0"]
+    list(worker.run(stretch(trial=1, until=1)))
+    list(worker.run(stretch(trial=0, epoch=2, until=4)))  # also without the call before
+    assert train_functions.SEEN == ["closed 0", "closed 1"]
+    worker.drop_trial_unless_continued(None)
+    assert train_functions.SEEN == ["closed 0", "closed 1", "closed 0"]
+
+
+def test_workers_move_between_segments_only_if_the_trial_is_saved(stretch):
+    worker = workers("resumes")
+    list(worker.run(stretch(until=2, every=2)))
+    assert not worker.must_continue
+    list(worker.run(stretch(epoch=2, until=3, every=2)))
+    assert worker.must_continue
 
 
 def test_function_that_returns_has_completed_its_trial(stretch):

@@ -54,6 +54,23 @@ def forgets(config):
             SEEN.append("caught")
 
 
+def closes(config):
+    """Reports for ever, and closes what it has open."""
+    try:
+        while True:
+            ray.train.report({"loss": 1.0})
+    finally:
+        SEEN.append(f"closed {config['trial']}")
+
+
+def tests_at_the_end(config):
+    """Trains two epochs, tests the model and exits."""
+    for epoch in range(2):
+        ray.train.report({"loss": 1 / (epoch + 1)})
+    SEEN.append("tested")
+    sys.exit(config["code"])
+
+
 def waits(config):
     """Reports, and then waits for the test."""
     while True:
