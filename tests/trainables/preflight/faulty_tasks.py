@@ -160,6 +160,12 @@ class BrokenBuild(Small):
         raise FileNotFoundError("no data")
 
 
+class HalfBuilt(Small):
+    def build(self):
+        self.modules = {"model": self.make_model()}
+        self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=-1.0)}
+
+
 @fault("training-fails")
 class BrokenLoss(Small):
     def loss(self, batch):

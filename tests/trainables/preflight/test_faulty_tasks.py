@@ -12,7 +12,7 @@ from searchlight.trainables.preflight import modes
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
 from tests.trainables.preflight.faulty_data import WithoutKernel
-from tests.trainables.preflight.faulty_tasks import FAULTS, SmallConfig
+from tests.trainables.preflight.faulty_tasks import FAULTS, HalfBuilt, SmallConfig
 
 
 def audit(task: type[Any], limit_s: float = 60.0, **request: Any) -> AuditResult:
@@ -34,6 +34,12 @@ def test_faulty_task_is_found_by_name(kind, task, request_, monkeypatch):
     monkeypatch.setattr(modes, "measure_seconds", take_one_second)
     found = audit(task, **request_).findings
     assert kind in {finding.name for finding in found}, [str(finding) for finding in found]
+
+
+def test_error_of_a_half_built_task_is_told_and_not_what_it_lacks():
+    (finding,) = audit(HalfBuilt).findings
+    assert (finding.name, finding.figure) == ("build-fails", "ValueError: Invalid learning rate: -1.0")
+    assert finding.subject.endswith("faulty_tasks.py, line 166, in build")
 
 
 def test_precision_that_a_cpu_lacks_is_an_error_if_the_task_has_no_other():

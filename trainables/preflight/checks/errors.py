@@ -82,10 +82,12 @@ def find_error(trial: ObservedTrial) -> list[Finding]:
         return []
     name = name_error(trial.error, trial.phase)
     structure = find_structure(trial.task)
-    if trial.phase == "build" and any(finding.severity == "error" for finding in structure):
-        return structure
+    if trial.phase == "build" and any(finding.name == name for finding in structure):
+        return structure  # what the trainer has checked after build, with all parameters that it concerns
     if name == "training-fails" and any(record.outcomes["skipped"] for record in trial.updates.values()):
         return structure
     where = find_user_frame(trial.stack) or type(trial.task).__name__
     severity: Severity | None = "error" if name == "does-not-fit" else None
-    return [*structure, make_finding(name, where, describe_error(trial.error), severity)]
+    raised = make_finding(name, where, describe_error(trial.error), severity)
+    # A task whose build has raised may be half built.
+    return [raised] if trial.phase == "build" else [*structure, raised]
