@@ -44,6 +44,7 @@ class SearchLimits:
         search_over: Once set, no segment of the search begins, but confirming runs do.
         stoppers: Rules that end the search early. They set `stopping`.
         room: Returns how many segments may run concurrently. None: any number.
+        passed_audit: Returns whether the audit found no errors in the task, or None until it has ended.
     """
 
     trials: int
@@ -53,6 +54,7 @@ class SearchLimits:
     search_over: Event = field(default_factory=Event)
     stoppers: Stoppers = field(default_factory=Stoppers)
     room: Callable[[], int] | None = None
+    passed_audit: Callable[[], bool | None] = lambda: True
 
 
 class ReportHandler:
@@ -84,7 +86,8 @@ class ReportHandler:
             epoch_cost(report, unit) for trial in study.get_trials() for report in get_reports(trial).values()
         )
         self._errors = folder / "errors"
-        self._max_losses = limits.max_losses
+        self._limits = limits
+        self._withheld: dict[int, tuple[SegmentEnd, float]] = {}  # ends before the audit's, with their times
         self._stoppers = limits.stoppers
         self.callbacks = tuple(callbacks)
         self._unit = unit
@@ -123,8 +126,27 @@ class ReportHandler:
                 self._stoppers.record_trial(self.study.get_trial(number), has_paused=True)
             else:
                 self._record_report(number, report, result.gang, now)
-        if result.reports[-1].done:
+        if result.reports[-1].done and number not in self._withheld:
             self.study.live.discard(number)
+
+    def settle(self, is_over: bool = False) -> None:
+        """End the trials that failed or diverged before the audit had ended.
+
+        If it found errors in the task, they are interrupted: the corrected task trains them again. So they are if
+        `is_over`, and the search was stopped before the end of the audit.
+        """
+        passed = self._limits.passed_audit()
+        if passed is None and is_over:
+            passed = not self._limits.stopping.is_set()
+        if passed is None:
+            return
+        withheld, self._withheld = self._withheld, {}
+        for number, (end, now) in withheld.items():
+            self.study.live.discard(number)
+            if passed:
+                self._end_trial(number, end, now)
+            else:
+                self.interrupted.add(number)
 
     def handle_gang_failure(self, number: int, loss: str) -> None:
         """Let the next free gang continue trial `number`, whose gang was lost or has released it."""
@@ -137,7 +159,7 @@ class ReportHandler:
         loss = escape_surrogates(loss)
         if release is None:
             self._losses[number] = self._losses.get(number, 0) + 1
-            if self._losses[number] > self._max_losses:
+            if self._losses[number] > self._limits.max_losses:
                 reason = f"its gang was lost {self._losses[number]} times: {loss}"
                 self.finish_trial(number, "failed", reason)
                 self._stoppers.record_trial(self.study.get_trial(number), failure=reason)
@@ -193,7 +215,13 @@ class ReportHandler:
             self.interrupted.add(number)
             if end.unwritable:  # any trial would find it so, and would fail
                 raise StoreError(f"trial {number}: {end.reason}")
-            return
+        elif self._limits.passed_audit():
+            self._end_trial(number, end, now)
+        else:
+            self._withheld[number] = (end, now)
+
+    def _end_trial(self, number: int, end: SegmentEnd, now: float) -> None:
+        """End a trial that has failed or diverged."""
         self._log_notes(number, end.notes)
         if end.last is not None:
             self._record_divergent_epoch(number, end.last, now)

@@ -132,6 +132,7 @@ class StudySearcher(Searcher):
         Args:
             prune: Whether to prune trials that wait at a rung.
         """
+        self.reports.settle(is_over=True)
         stoppers = self.limits.stoppers
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
@@ -162,6 +163,7 @@ class StudySearcher(Searcher):
             return otherwise
 
     def _next_segment(self, trial_id: str) -> dict[str, Any] | str:
+        self.reports.settle()
         while not self.limits.stopping.is_set():
             decision = None
             if not self.limits.search_over.is_set():

@@ -92,9 +92,16 @@ def run_on_ray(
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(planned, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
-    kept, failures = config.keep_checkpoints, config.max_failures
+    audit = _follow_audit(services, planned, study, registry, progress, stop)
     limits = SearchLimits(
-        planned.trials, kept, failures, stop.asked, stop.search_over, stoppers, room=lambda: capacity.gangs
+        planned.trials,
+        config.keep_checkpoints,
+        config.max_failures,
+        stop.asked,
+        stop.search_over,
+        stoppers,
+        room=lambda: capacity.gangs,
+        passed_audit=lambda: audit is None or audit.passed,
     )
     attempt = f"{time.time_ns():x}"
     searcher = StudySearcher(
@@ -102,18 +109,27 @@ def run_on_ray(
     )
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
-    request = build_request(planned.space, config.workers, is_quick=True)
-    identity, known = identify_audit(request, study.metadata["files"]), study.metadata.get("preflight", {})
-    is_known = bool(identity) and known.get("of") == identity and not known["has_errors"]
-    audit_request = None if config.no_preflight or is_known else asdict(request)
-    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audit_request)
-    audit = None
-    if audit_request is not None:
-        audit = start(AuditFollower(registry, config.local_path, config.path, identity, progress, stop))
+    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audit.request if audit else None)
     _run_trials(searcher, settings, stoppers, stop, config.local_path)
     if audit is not None:
         audit.record(study)
     return study.get_record(), tracker
+
+
+def _follow_audit(
+    services: ExitStack, planned: SearchPlan, study: SearchStudy, registry: Any, progress: Progress, stop: StopRequest
+) -> "AuditFollower | None":
+    """Begin to follow the audit of the task, unless the user or an earlier run of the search makes it needless."""
+    config, known = planned.config, study.metadata.get("preflight", {})
+    request = build_request(planned.space, config.workers, is_quick=True)
+    identity = identify_audit(request, study.metadata["files"])
+    if config.no_preflight or (identity and known.get("of") == identity and not known["has_errors"]):
+        return None
+    audit = AuditFollower(registry, config, identity, progress, stop)
+    audit.request = asdict(request)
+    if planned.source.task_class is None or config.workers > 1:
+        audit.passed = True  # the audit of a function, or of one rank of several, has no errors
+    return services.enter_context(audit)
 
 
 def _leave_out_precisions(planned: SearchPlan) -> SearchPlan:
@@ -272,21 +288,23 @@ class AuditFollower:
     As a context manager it ends the thread: Ray ends a process that calls it during its shutdown.
 
     Args:
-        folder: The local folder of the search.
-        place: Where the search lies, for the command that resumes it.
         identity: What `identify_audit` returned. The result has it as "of", unless the audit was cut short.
 
     Attributes:
+        request: What is audited, as JSON.
         result: The audit as JSON, once it has ended.
+        passed: Whether trials may end as failed, or None until that is known.
     """
 
     def __init__(
-        self, registry: Any, folder: Path, place: StoragePath, identity: str, progress: Progress, stop: StopRequest
+        self, registry: Any, config: SearchConfig, identity: str, progress: Progress, stop: StopRequest
     ) -> None:
+        self.request: dict[str, Any] = {}
         self.result: dict[str, Any] | None = None
-        self._place, self._identity = place, identity
+        self.passed: bool | None = None
+        self._config, self._identity = config, identity
         self._is_over = False  # the search
-        self._registry, self._folder, self._progress, self._stop = registry, folder, progress, stop
+        self._registry, self._progress, self._stop = registry, progress, stop
         self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
         self._thread.start()
 
@@ -306,21 +324,26 @@ class AuditFollower:
         study.commit()
         errors = [format_finding(finding) for finding in self.result["findings"] if finding["severity"] == "error"]
         if errors:
-            remedy = f"Correct the task and run {resume_command(self._place)}, or add --no-preflight."
+            remedy = f"Correct the task and run {resume_command(self._config.path)}, or add --no-preflight."
+            if self._config.set or self._config.search:
+                remedy += " If a --set or --search is wrong, begin a new search: a resumed one keeps them."
             is_trained = any(get_reports(trial) for trial in study.get_trials())  # for example before a resume
             raise UsageError(*errors, remedy if is_trained else f"Nothing was trained. {remedy}")
 
     def _follow(self) -> None:
         import ray
 
+        audit: dict[str, Any] | None = None
         try:
-            audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
+            audit = ray.get(self._registry.wait_for_audit.remote())
         except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
-            return
-        if audit is not None:
-            self._tell(audit)
-        elif not self._is_over:
-            self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
+            pass
+        else:
+            if audit is not None:
+                self._tell(audit)
+            elif not self._is_over:
+                self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
+        self.passed = audit is None or not audit["has_errors"]
 
     def _tell(self, audit: dict[str, Any]) -> None:
         self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}
@@ -329,7 +352,7 @@ class AuditFollower:
                 self._progress.warn(f"preflight: warning {format_finding(finding)}")
         self._progress.say(format_summary(audit))
         try:
-            write_atomic(self._folder / AUDIT_FILE, json.dumps(audit))
+            write_atomic(self._config.local_path / AUDIT_FILE, json.dumps(audit))
         except OSError as error:  # a full disk ends no search
             self._progress.warn(f"{AUDIT_FILE} cannot be written: {error}")
         if audit["has_errors"]:

@@ -16,6 +16,16 @@ class Frozen(Toy):
             hidden = model[1](model[0](batch[0]))
         return torch.nn.functional.mse_loss(model[2](hidden), batch[1]), len(batch[0])
 """
+HALF_BUILT = """
+import torch
+from toy import Toy
+
+
+class HalfBuilt(Toy):
+    def build(self):
+        super().build()
+        self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=-1.0)}
+"""
 FOUND = "module-under-no-grad  model.0: no gradient in"
 
 
@@ -51,3 +61,17 @@ def test_search_over_a_faulty_task_does_not_start(cli):
     assert FOUND in err
     assert "Nothing was trained. Correct the task and run " in err
     assert "completed" not in err
+
+
+@pytest.mark.slow
+def test_search_trains_all_trials_once_the_task_is_corrected(cli):
+    file = cli.folder / "half.py"
+    file.write_text(HALF_BUILT)
+    options = ["--trials", "3", "--concurrency", "2", "--confirm", "0", "--set", "epochs=1", "precision=fp32"]
+    refused = cli.invoke("half.py:HalfBuilt", *options, "--name", "half")
+    assert refused.returncode == 2, refused.stdout
+    assert "build-fails  half.py, line 9, in build: ValueError: Invalid learning rate: -1.0" in refused.stderr
+    assert "If a --set or --search is wrong, begin a new search: a resumed one keeps them." in refused.stderr
+    file.write_text(HALF_BUILT.replace("lr=-1.0", "lr=0.1"))
+    resumed = cli.invoke("--resume", "half", "--json")
+    assert json.loads(resumed.stdout)["outcomes"] == {"completed": 3}, resumed.stderr

@@ -66,6 +66,32 @@ def test_refused_combinations_fail_and_are_not_alike(make_searcher):
     assert set(reasons) == {"KeyError: 'x'", "lr must be at most 0.5."}
 
 
+@pytest.mark.parametrize(("passed", "is_stopped"), [(True, False), (False, True), (None, True), (None, False)])
+def test_trials_that_fail_before_the_audit_ends_count_only_if_it_finds_no_errors(passed, is_stopped, make_searcher):
+    audit = Mock(return_value=None)
+    searcher, study, watching = make_searcher(trials=3, passed_audit=audit)
+    for turn, outcome in enumerate(["failed", "diverged", "interrupted"]):
+        searcher.suggest(f"t{turn}")
+        end(searcher, f"t{turn}", outcome, "KeyError: 'x'")
+    assert searcher.suggest("t3")["segment"].trial == 2, "the others wait for the end of the audit"
+    assert outcomes(study) == ["interrupted"] * 3
+    audit.return_value = passed
+    if is_stopped:
+        searcher.limits.stopping.set()
+    if passed is not None:
+        searcher.suggest("t4")
+    else:
+        searcher.finish(prune=True)
+    counted = ["failed", "diverged"] if passed or not is_stopped else ["interrupted", "interrupted"]
+    assert outcomes(study)[:2] == counted
+    assert [event[0] for event in watching.events if event[0] in ("failed", "diverged")] == counted[
+        : 2 * (not is_stopped)
+    ]
+    if passed:
+        end(searcher, "t3", "failed", "KeyError: 'x'")
+        assert outcomes(study)[2] == "failed"
+
+
 def test_lost_gang_continues_its_trial_until_the_limit(make_searcher):
     searcher, study, _ = make_searcher(trials=1, rungs=(3,), max_losses=1)
     searcher.suggest("t0")
