@@ -12,18 +12,22 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.precision import AUTO, Precision, resolve
 from searchlight.trainables.preflight import data_checks, determinism, exactness
 from searchlight.trainables.preflight.checks.errors import find_error
-from searchlight.trainables.preflight.checks.overwritten_samples import OverwrittenSamples
+from searchlight.trainables.preflight.checks.gradients import MissingGradients
+from searchlight.trainables.preflight.checks.losses import LossCalls, LossEffects
+from searchlight.trainables.preflight.checks.structure import Structure
+from searchlight.trainables.preflight.checks.updates import Updates
 from searchlight.trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
 from searchlight.trainables.preflight.findings import (
+    PAGE,
     Finding,
     Kind,
     declare_kinds,
     describe_error,
+    format_page,
     has_errors,
     make_finding,
     sort_findings,
 )
-from searchlight.trainables.preflight.gradient_flow import CHECKS, find_flow
 from searchlight.trainables.preflight.modes import ModeReport, find_mode_problems
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.ranks import find_rank_problems
@@ -119,7 +123,7 @@ class Audit:
         self.seconds: dict[str, float] = {}
         self.config: TaskConfig = load().config_class().model_validate(request.config)
         self.on_progress: Callable[[], object] = lambda: False  # a sign of life; a true answer ends the audit
-        self._overwritten = OverwrittenSamples()
+        self._effects = LossEffects()
         self._objectives: list[float] = []
         self._noise = 0.0
         self._evaluate_s: float | None = None
@@ -147,7 +151,8 @@ class Audit:
         return self._is_partial and finding.severity == "error"
 
     def _watch_trial(self) -> None:
-        checks = [self._overwritten, *(check() for check in CHECKS)]
+        # The last one watches each call of torch in a loss, so that it must not see what the others do.
+        checks = [Structure(), self._effects, Updates(), MissingGradients(), LossCalls()]
         trial = ObservedTrial(self.load(), self.config, self.context, checks)
         try:
             is_done = self._part("flow", partial(self._audit_flow, trial)) and (
@@ -187,8 +192,8 @@ class Audit:
         if self._is_partial:  # the task may need its other ranks, or Ray Train
             raised = [make_finding("not-audited", "one rank alone", finding.figure) for finding in raised]
         self.findings += raised
-        for found in find_flow(trial):  # check by check: what one raises must not drop the findings before it
-            self.findings += found
+        for check in trial.checks if trial.trainer is not None else ():
+            self.findings += check.find(trial)  # one by one: what one raises must not drop the findings before it
 
     def _raises_unwatched(self, trial: ObservedTrial) -> bool:
         """Return whether the same trial raises without the hooks of the audit: only that is a fault of the task."""
@@ -223,7 +228,7 @@ class Audit:
     def _audit_data(self, trial: ObservedTrial) -> None:
         evaluated = trial.trainer is not None
         found, training = data_checks.find_order_problems(trial, self._is_over)
-        self.findings += [*found, *self._overwritten.find_in(training.samples)]
+        self.findings += [*found, *self._effects.find_overwritten(training.samples)]
         if evaluated:
             found, objective, self._noise = data_checks.find_evaluation_problems(trial, training, self._is_over)
             self.findings += found + find_error(trial)
@@ -283,3 +288,7 @@ class Audit:
         if len(values) > 2 and 2 * self._noise > spread:  # the values of the configs have the noise, too
             figure = f"{self._noise:.3g} between seeds, {spread:.3g} between {len(values)} configs"
             self.findings.append(make_finding("noisy-evaluation", "evaluate", figure))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(format_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,13 +12,12 @@ from typing import Any
 
 import psutil
 import torch
-from torch import Tensor
 
 from searchlight.trainables.context import Context, rng
 from searchlight.trainables.precision import Diverged, Precision
 from searchlight.trainables.preflight.checks.errors import name_error
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
-from searchlight.trainables.preflight.gradients import Prober
+from searchlight.trainables.preflight.gradients import Prober, measure_saved
 from searchlight.trainables.preflight.observation import UNLIMITED, ObservedTrial
 from searchlight.trainables.preflight.samples import count_samples, select
 from searchlight.trainables.registry import find_user_frame
@@ -220,12 +219,4 @@ def _measure_peak(action: Callable[[], Any], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         action()
         return torch.cuda.max_memory_allocated(device)
-    storages: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        action()
-    return sum(storages.values())
+    return sum(measure_saved(action).values())

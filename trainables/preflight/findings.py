@@ -1,8 +1,14 @@
-"""Findings of an audit, and their kinds, each with its severity and its remedy. Each check declares its own kinds."""
+"""The findings of an audit, and their kinds, each with its severity and its remedy. Each check declares its own kinds.
 
-from collections.abc import Iterable, Mapping, Sequence
+`python -m searchlight.trainables.preflight.audit` imports all checks and writes the tables of docs/preflight.md. The
+examples there are written by hand, and stay.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -19,6 +25,8 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {}
 SECTIONS: dict[str, dict[str, Kind]] = {}  # by their heading in docs/preflight.md
 MOST = 5  # parameters that one finding names
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "preflight.md"
+HEAD = "| finding | severity | example | remedy |\n| --- | --- | --- | --- |\n"
 
 
 def declare_kinds(section: str, *kinds: Kind) -> None:
@@ -73,11 +81,6 @@ def make_group(kind: str, names: Sequence[str], figure: str, severity: Severity 
     return [make_finding(kind, ", ".join(names[:MOST]) + more, figure, severity)]
 
 
-def from_dict(fields: Mapping[str, Any]) -> Finding:
-    """Return the finding that `dataclasses.asdict` wrote."""
-    return Finding(**fields)
-
-
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Return the first finding of each kind about each subject, the most severe first."""
     first: dict[tuple[str, str], Finding] = {}
@@ -89,3 +92,19 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
 def has_errors(findings: Iterable[Finding]) -> bool:
     """Return whether a search with these findings must not start."""
     return any(finding.severity == "error" for finding in findings)
+
+
+def format_page(page: str) -> str:
+    """Return `page` with a row for each kind of finding, the most severe first. A new kind has no example yet."""
+    examples = dict(re.findall(r"^\| `([^`]+)` \| \w+ \| (.*) \| [^|]+ \|$", page, re.MULTILINE))
+    title, *sections = page.split("\n## ")
+    for index, section in enumerate(sections):
+        if kinds := SECTIONS.get(section.partition("\n")[0]):
+            ordered = sorted(kinds.values(), key=lambda kind: (SEVERITIES.index(kind.severity), kind.name))
+            rows = (
+                f"| `{name}` | {level} | {examples.get(name, '')} | {remedy} |\n" for name, level, remedy in ordered
+            )
+            before, _, table = section.partition(HEAD)
+            after = "".join(line for line in table.splitlines(keepends=True) if not line.startswith("|"))
+            sections[index] = before + HEAD + "".join(rows) + after
+    return "\n## ".join([title, *sections])

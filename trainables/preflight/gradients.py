@@ -142,6 +142,19 @@ def evaluation_mode(modules: Mapping[str, torch.nn.Module]) -> Iterator[None]:
             part.training = training
 
 
+def measure_saved(action: Callable[[], object]) -> dict[int, int]:
+    """Return the bytes of each storage, by its address, that the forward passes of `action` keep for backward."""
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        action()
+    return storages
+
+
 class ConstantDraws(TorchFunctionMode):
     """Replaces the random numbers of torch by constants, so that a sample has the same in each micro-batch."""
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from searchlight.trainables.precision import Precision, resolve
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
-from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode
+from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode, measure_saved
 from searchlight.trainables.preflight.observation import ObservedTrial, find_tensors
 from searchlight.trainables.private_api import DispatchMode
 
@@ -268,13 +268,8 @@ def _cosine(first: Gradient, second: Gradient) -> float:
 
 def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision) -> tuple[float, int]:
     """Return the seconds of a forward and backward pass, and the bytes that are kept between them."""
-    storages: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in prober.all_parameters()}
     parameters, device = prober.parameters(name), prober.task.context.device
-
-    def keep(tensor: Tensor) -> Tensor:
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
 
     def step() -> None:
         value, _ = prober.forward(loss, batch, precision)
@@ -282,8 +277,7 @@ def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Preci
         torch.clear_autocast_cache()
 
     with prober.isolated(0):
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            step()
+        storages = measure_saved(step)
         times = [measure_seconds(step, device)]
         while len(times) < REPEATS and sum(times) < LONGEST_S:
             times.append(measure_seconds(step, device))

@@ -50,8 +50,8 @@ class UpdateRecord:
 class Check:
     """A check of a task: hooks that see a trial train, and a judgment of what they saw.
 
-    A file of `checks` has one, and the kinds of its findings. CHECKS in `gradient_flow` lists all. The hooks of this
-    class do nothing.
+    A file of `checks` has those about one subject, and the kinds of their findings. `Audit` in `audit.py` makes all of
+    them. The hooks of this class do nothing.
     """
 
     def on_build(self, trial: "ObservedTrial") -> None:

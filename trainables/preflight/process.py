@@ -21,6 +21,7 @@ import torch
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.context.context import create_single_rank_group
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import end_data_loaders
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
@@ -130,9 +131,7 @@ def main(request_file: str, result_file: str, seconds: str) -> None:
     """Read a request, audit the task, and write the result atomically. End the process after `seconds`."""
     signal.alarm(int(seconds))
     result = audit_task(**json.loads(Path(request_file).read_text(encoding="utf-8")))
-    unfinished = Path(f"{result_file}.tmp")
-    unfinished.write_text(json.dumps(result), encoding="utf-8")
-    unfinished.rename(result_file)
+    write_atomic(Path(result_file), json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.preflight.data_checks import MOST_SAMPLES, read_epoch
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding
 from searchlight.trainables.preflight.observation import UNLIMITED
@@ -77,9 +78,7 @@ def run_ranks(reference: str, config: Mapping[str, Any], workers: int) -> list[d
         processes = []
         for rank in range(workers):
             request = {"reference": reference, "config": config, "rank": rank, "ranks": workers, "folder": folder}
-            file = Path(folder, f"request-{rank}.json")
-            file.write_text(json.dumps(request), encoding="utf-8")
-            command = [sys.executable, "-m", "searchlight.trainables.preflight.ranks", str(file)]
+            command = [sys.executable, "-m", "searchlight.trainables.preflight.ranks", json.dumps(request)]
             processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         errors = []
         for process in processes:
@@ -100,9 +99,7 @@ def run_rank(reference: str, config: dict[str, Any], rank: int, ranks: int, fold
     enter_task_folder()
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=ranks)
     measured = _measure(reference, config, Context("cpu", rank, ranks))
-    result, unfinished = Path(folder, f"result-{rank}.json"), Path(folder, f"result-{rank}.tmp")
-    unfinished.write_text(json.dumps(measured), encoding="utf-8")
-    unfinished.rename(result)
+    write_atomic(Path(folder, f"result-{rank}.json"), json.dumps(measured))
 
 
 def _measure(reference: str, config: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -119,5 +116,5 @@ def _measure(reference: str, config: Mapping[str, Any], context: Context) -> dic
 
 
 if __name__ == "__main__":
-    run_rank(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    run_rank(**json.loads(sys.argv[1]))
     os._exit(0)  # threads that a task left must not keep the process

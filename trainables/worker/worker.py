@@ -26,7 +26,7 @@ from searchlight.trainables.filesystem.paths import cached_on_node, parse_path
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loaders
 from searchlight.trainables.precision import Diverged
-from searchlight.trainables.preflight.findings import from_dict
+from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.registry import enter_task_folder, find_user_frame, load_class
 from searchlight.trainables.task import images
@@ -278,7 +278,7 @@ class TrialRunner:
         if context.rank == 0 and (found["has_errors"] or not self.migrate_reason):
             self.on_audit(found)
         if found["has_errors"]:
-            raise AuditFailed(f"preflight found {from_dict(found['findings'][0])}")
+            raise AuditFailed(f"preflight found {Finding(**found['findings'][0])}")
 
     def _restore_process(self) -> None:
         """Undo what the audit changed in the process."""

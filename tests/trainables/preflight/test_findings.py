@@ -1,7 +1,7 @@
 """Findings: their order, and their page."""
 
-from searchlight.trainables.preflight.findings import KINDS, has_errors, make_finding, sort_findings
-from searchlight.trainables.preflight.findings_table import format_page
+import searchlight.trainables.preflight.audit  # noqa: F401, which imports all checks
+from searchlight.trainables.preflight.findings import KINDS, format_page, has_errors, make_finding, sort_findings
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
