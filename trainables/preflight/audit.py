@@ -135,20 +135,22 @@ class Audit:
         self.reset()
         if not self.request.is_quick and not has_errors(self.findings):
             if self.reference and self.request.workers > 1:
-                self._part("ranks", self._audit_ranks)
+                self._part(
+                    "ranks", lambda: find_rank_problems(self.reference, self.request.config, self.request.workers)
+                )
                 self.reset()
-            self._part("determinism", self._audit_determinism)
+            arguments = (self.load, self.config, self.context, FEW_WINDOWS, self.reset, self._is_over)
+            self._part("determinism", partial(determinism.find_irreproducible, *arguments))
             self._part("cost", self._audit_cost)
-        findings = [replace(each, severity="warning") if self._is_unproven(each) else each for each in self.findings]
+        findings = self.findings
+        if self._is_partial:
+            findings = [replace(each, severity="warning") if each.severity == "error" else each for each in findings]
         return AuditResult(sort_findings(findings), self.costs, self.modes, self.seconds, str(self.context.device))
 
     @property
     def _is_partial(self) -> bool:
         """Whether one rank trains alone, so that what it finds is no proof for all ranks."""
         return self.request.is_quick and self.request.workers > 1
-
-    def _is_unproven(self, finding: Finding) -> bool:
-        return self._is_partial and finding.severity == "error"
 
     def _watch_trial(self) -> None:
         # The last one watches each call of torch in a loss, so that it must not see what the others do.
@@ -159,20 +161,21 @@ class Audit:
                 trial.error is None or not self._is_partial
             )
             if is_done and not has_errors(self.findings):
-                self._part("exactness", partial(self._audit_exactness, trial))
+                matters = self.request.accumulates or self.config.accumulation > 1 or self.request.workers > 1
+                self._part("exactness", partial(exactness.find_inexact, trial, matters, self._is_over))
                 self._part("modes", partial(self._audit_modes, trial))
                 if not self.request.is_quick:
                     self._part("data", partial(self._audit_data, trial))
         finally:
             trial.close()
 
-    def _part(self, name: str, action: Callable[[], None]) -> bool:
-        """Run a part of the audit. An error of the audit itself is a note: it blocks no search."""
+    def _part(self, name: str, action: Callable[[], Sequence[Finding] | None]) -> bool:
+        """Run a part of the audit, and add the findings that it returns. An error of the audit itself is a note."""
         start = time.perf_counter()
         self._until = start + self.request.limit_s * SHARES.get(name, 0.3)
         try:
-            action()
-        except Exception as error:  # what the audit does to a task, no trial may ever do
+            self.findings += action() or ()
+        except Exception as error:  # what the audit does to a task, no trial may ever do: it blocks no search
             self.findings.append(make_finding("not-audited", name, describe_error(error)))
             return False
         finally:
@@ -214,10 +217,6 @@ class Audit:
             trainer.close()
         return False
 
-    def _audit_exactness(self, trial: ObservedTrial) -> None:
-        matters = self.request.accumulates or self.config.accumulation > 1 or self.request.workers > 1
-        self.findings += exactness.find_inexact(trial, matters, self._is_over)
-
     def _audit_modes(self, trial: ObservedTrial) -> None:
         device = self.context.device
         modes = [resolve(mode, device) if mode == AUTO else mode for mode in self.request.modes]
@@ -237,14 +236,6 @@ class Audit:
         with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
             precision = resolve(self.config.precision, self.context.device)
             self._largest = find_largest_batch(trial, precision, self._is_over)
-
-    def _audit_ranks(self) -> None:
-        self.findings += find_rank_problems(self.reference, self.request.config, self.request.workers)
-
-    def _audit_determinism(self) -> None:
-        self.findings += determinism.find_irreproducible(
-            self.load, self.config, self.context, FEW_WINDOWS, self.reset, self._is_over
-        )
 
     def _audit_cost(self) -> None:
         left = max(1.0, self.request.limit_s - sum(self.seconds.values()))

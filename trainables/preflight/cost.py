@@ -91,15 +91,18 @@ def measure_cost(
         build_s = time.perf_counter() - start
         samples = _watch_samples(task)
         metrics, epoch_s, evaluate_s, count = _train_epoch(trainer, limit_s, evaluate_s)
+        taken = usage.measure()
+        peak = int(taken.get(GPU_MEMORY, taken.get(MEMORY, 0.0)) * 2**30)
         cost = EpochCost(
-            where, task.precision, samples[0], build_s, epoch_s, evaluate_s, count, metrics is not None, _peak(usage)
+            where, task.precision, samples[0], build_s, epoch_s, evaluate_s, count, metrics is not None, peak
         )
         return cost, _find_shares(cost, where), (metrics or {}).get(task.objective)
     except Diverged:  # an answer to the search, as of a learning rate that is too high
         return None, [], None
     except Exception as error:  # whatever a corner of the space makes the task raise
         kind = "does-not-fit" if name_error(error, "train") == "does-not-fit" else "config-fails"
-        return None, [make_finding(kind, _find_line(error), describe_error(error), "warning", where)], None
+        line = find_user_frame("".join(traceback.format_exception(error))) or "the task"
+        return None, [make_finding(kind, line, describe_error(error), "warning", where)], None
     finally:
         if trainer is not None:
             trainer.close()
@@ -130,15 +133,15 @@ def _train_epoch(
                 trainer.run_epoch()
                 timed.append((trainer.seconds, marks[1] - marks[0]))
         return metrics, *min(timed), None  # other processes only make an epoch slower
-    done, seconds = trainer.windows, evaluate_s if evaluate_s is not None else _time_evaluation(trainer)
+    done, seconds = trainer.windows, evaluate_s
+    if seconds is None:
+        start = time.perf_counter()
+        trainer.evaluate()
+        seconds = time.perf_counter() - start
     trainer.task.load_state_dict(state)  # what an epoch begins with
     total = _count_windows(trainer.task, done, trainer.samples, limit_s)
     per_window = (took - warm) / (done - WARM_UP) if done > WARM_UP else took / max(1, done)
     return None, None if total is None else total * per_window + seconds, seconds, total
-
-
-def _find_line(error: BaseException) -> str:
-    return find_user_frame("".join(traceback.format_exception(error))) or "the task"
 
 
 def _find_shares(cost: EpochCost, where: str) -> list[Finding]:
@@ -152,12 +155,6 @@ def _find_shares(cost: EpochCost, where: str) -> list[Finding]:
     return findings
 
 
-def _time_evaluation(trainer: TrialTrainer) -> float:
-    start = time.perf_counter()
-    trainer.evaluate()
-    return time.perf_counter() - start
-
-
 def _watch_samples(task: Task[Any]) -> list[int]:
     """Return a list. Its only item becomes the number of samples of the first micro-batch."""
     samples, update = [0], task.update
@@ -168,11 +165,6 @@ def _watch_samples(task: Task[Any]) -> list[int]:
 
     task.update = watch  # type: ignore[method-assign]
     return samples
-
-
-def _peak(usage: ResourceUsage) -> int:
-    taken = usage.measure()
-    return int(taken.get(GPU_MEMORY, taken.get(MEMORY, 0.0)) * 2**30)
 
 
 def _count_windows(task: Task[Any], done: int, samples: float, limit_s: float) -> int | None:

@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,12 +80,12 @@ def find_evaluation_problems(
     """Return problems of `evaluate`, the objective, and its range over a few seeds of the random numbers."""
     findings, prober, objective = list[Finding](), Prober(trial), trial.task.objective
     before = [p.detach().clone() for p in prober.all_parameters()]
-    values, seen = list[float](), EvaluationInputs(trial)
+    values, seen = list[float](), set[str]()
     state = copy.deepcopy(trial.task.state_dict())  # it may count its evaluations
     for seed in range(NOISE_SEEDS):
         if (seed == 2 and values[0] == values[1]) or (seed and is_over()):
             break
-        with prober.isolated(seed), seen.watch() if seed == 0 else nullcontext():
+        with prober.isolated(seed), watch_inputs(trial, seen) if seed == 0 else nullcontext():
             metrics = trial.evaluate()
         if metrics is None:
             return [], float("nan"), 0.0  # the error has a finding of its own
@@ -99,31 +99,22 @@ def find_evaluation_problems(
     noise = max(values) - min(values)
     if not noise < float("inf"):  # NaN, too
         findings.append(make_finding("objective-not-finite", objective, f"{values[0]} after {trial.windows} windows"))
-    shared = seen.digests & training.parts
-    if len(seen.digests) > 3 and len(shared) > SMALL_SHARE * len(seen.digests):
-        figure = f"{len(shared)} of {len(seen.digests)} different inputs are in the training data"
+    shared = seen & training.parts
+    if len(seen) > 3 and len(shared) > SMALL_SHARE * len(seen):
+        figure = f"{len(shared)} of {len(seen)} different inputs are in the training data"
         findings.append(make_finding("evaluation-in-training", "evaluate", figure))
     return findings, values[0], noise
 
 
-class EvaluationInputs:
-    """The digests of the inputs of a trial's modules during an evaluation."""
+@contextmanager
+def watch_inputs(trial: ObservedTrial, digests: set[str]) -> Iterator[None]:
+    """Add the digests of the inputs of a trial's modules to `digests` inside the context."""
 
-    def __init__(self, trial: ObservedTrial) -> None:
-        self._modules = list(trial.task.modules.values())
-        self.digests: set[str] = set()
+    def record(_: Any, args: Any, kwargs: Any) -> None:
+        if len(digests) < MOST_SAMPLES:
+            digests.update(itertools.islice(digest_parts((*args, *kwargs.values())), MOST_SAMPLES))
 
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Record the inputs of the modules inside the context."""
-
-        def record(_: Any, args: Any, kwargs: Any) -> None:
-            if len(self.digests) < MOST_SAMPLES:
-                self.digests.update(itertools.islice(digest_parts((*args, *kwargs.values())), MOST_SAMPLES))
-
-        handles = [module.register_forward_pre_hook(record, with_kwargs=True) for module in self._modules]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    with ExitStack() as hooks:
+        for module in trial.task.modules.values():
+            hooks.callback(module.register_forward_pre_hook(record, with_kwargs=True).remove)
+        yield

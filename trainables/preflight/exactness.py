@@ -13,6 +13,7 @@ from searchlight.trainables.preflight.gradients import (
     Gradient,
     Loss,
     Prober,
+    changed_config,
     combine,
     dot,
     evaluation_mode,
@@ -126,7 +127,8 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
     if proven is not None:
         return [*findings, proven]
     if not _are_exact(calm) or not is_random:
-        by = "its statistics of the batch" if _are_exact(calm) and _has_batch_norm(modules) else "the other samples"
+        has_batch_norm = any(isinstance(part, BATCH_NORMS) for module in modules.values() for part in module.modules())
+        by = "its statistics of the batch" if _are_exact(calm) and has_batch_norm else "the other samples"
         worst = max(split.error(split.declared, 1 - split.declared) for split in splits or calm)
         findings.append(make_finding("depends-on-batch", subject, f"by {by}: {worst:.1%} of the gradient"))
     return findings
@@ -205,17 +207,13 @@ def _is_sum(splits: Sequence[Split]) -> bool:
 
 def _find_division(trial: ObservedTrial, prober: Prober) -> list[Finding]:
     """Return a finding for each loss that is divided by the accumulation, as the updater already does."""
-    task, findings = trial.task, list[Finding]()
+    findings = []
     for name, record in trial.updates.items():
         for batch, loss in record.batches[:1]:
-            config = task.config
             values = []
             for accumulation in (1, 4):
-                task.config = config.model_copy(update={"accumulation": accumulation})
-                try:
+                with changed_config(trial.task, accumulation=accumulation):
                     values.append(prober.compute(name, loss, batch).loss)
-                finally:
-                    task.config = config
             if math.isclose(values[0], 4 * values[1], rel_tol=1e-3) and values[1]:
                 figure = f"{values[0]:.4g} with accumulation 1, {values[1]:.4g} with accumulation 4"
                 findings.append(make_finding("divides-by-accumulation", f"update {name!r}", figure))
@@ -233,7 +231,3 @@ def _differ(first: Gradient, second: Gradient) -> bool:
 
 def _norm(parts: Sequence[Tensor]) -> float:
     return math.sqrt(max(0.0, dot(parts, parts)))
-
-
-def _has_batch_norm(modules: dict[str, nn.Module]) -> bool:
-    return any(isinstance(part, BATCH_NORMS) for module in modules.values() for part in module.modules())

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from searchlight.trainables.context import rng
 from searchlight.trainables.precision import Precision, autocast
 from searchlight.trainables.preflight.observation import ObservedTrial
+from searchlight.trainables.task import Task
 from searchlight.trainables.update.batches import to_device
 from searchlight.trainables.update.buffers import Buffers
 from searchlight.trainables.update.parameters import get_parameters
@@ -99,7 +100,8 @@ class Prober:
             value, weight = self.forward(loss, batch, precision)
             grads = torch.autograd.grad(value.reshape(()) * scale, parameters, allow_unused=True)
         parts = [
-            torch.zeros_like(p) if g is None else _to_dense(g) / scale for p, g in zip(parameters, grads, strict=True)
+            torch.zeros_like(p) if g is None else (g.to_dense() if g.is_sparse else g) / scale
+            for p, g in zip(parameters, grads, strict=True)
         ]
         return Gradient(float(value.detach()), float(weight), parts)
 
@@ -127,6 +129,17 @@ class Prober:
             self._buffers.restore(before)
             task.noting, task.noted = noting, noted
             torch.clear_autocast_cache()
+
+
+@contextmanager
+def changed_config(task: Task[Any], **changes: Any) -> Iterator[None]:
+    """Change fields of the task's config inside the context. Restore them afterwards."""
+    before = task.config
+    task.config = before.model_copy(update=changes)
+    try:
+        yield
+    finally:
+        task.config = before
 
 
 @contextmanager
@@ -170,7 +183,3 @@ class ConstantDraws(TorchFunctionMode):
         if name in DRAWS:
             result.fill_(1 if name.startswith("bernoulli") else 0.5 if result.is_floating_point() else 0)
         return result
-
-
-def _to_dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,15 @@ from torch.utils.flop_counter import flop_registry
 
 from searchlight.trainables.precision import Precision, resolve
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
-from searchlight.trainables.preflight.gradients import Gradient, Loss, Prober, dot, evaluation_mode, measure_saved
+from searchlight.trainables.preflight.gradients import (
+    Gradient,
+    Loss,
+    Prober,
+    changed_config,
+    dot,
+    evaluation_mode,
+    measure_saved,
+)
 from searchlight.trainables.preflight.observation import ObservedTrial, find_tensors
 from searchlight.trainables.private_api import DispatchMode
 
@@ -184,7 +192,7 @@ def _is_random(prober: Prober, loss: Loss, batch: Any) -> bool:
 def _compare(trial: ObservedTrial, given: _Reference, precision: Precision) -> tuple[list[Finding], list[ModeReport]]:
     prober, name, loss, batch, reference = given.prober, given.name, given.loss, given.batch, given.gradient
     subject = f"{precision}, update {name!r}"
-    with given.mode(), _set_precision(trial, precision):
+    with given.mode(), changed_config(trial.task, precision=str(precision)):
         try:
             products = Products()
             scale = trial.task.config.loss_scale if precision.mode.loss_scale else 1.0
@@ -295,14 +303,3 @@ def measure_seconds(action: Callable[[], Any], device: torch.device | None = Non
 
 def _is_finite(tensor: Tensor) -> bool:
     return bool(tensor.isfinite().all())
-
-
-@contextmanager
-def _set_precision(trial: ObservedTrial, precision: Precision) -> Iterator[None]:
-    """Set another precision in the config of the task inside the context. Restore it afterwards."""
-    config = trial.task.config
-    trial.task.config = config.model_copy(update={"precision": str(precision)})
-    try:
-        yield
-    finally:
-        trial.task.config = config

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,7 +105,7 @@ class ObservedTrial:
         self.updates: dict[str, UpdateRecord] = {}
         self.initial: dict[int, Tensor] = {}  # parameters after build, by the id of the trained one
         self.initial_state: dict[str, Any] = {}  # of the task itself
-        self.named: dict[str, nn.Parameter] = {}
+        self.named: dict[str, nn.Parameter] = {}  # of all modules after build
         self.evaluate_s = 0.0
         self._inside: str | None = None  # the update that is computed outside of its loss
         self._handles: list[Any] = []
@@ -124,7 +125,7 @@ class ObservedTrial:
             self.updates[name] = UpdateRecord()
             self._watch_updater(name, updater)
         for key, optimizer in task.optimizers.items():
-            self._handles.append(optimizer.register_step_post_hook(self._make_step_hook(key)))
+            self._handles.append(optimizer.register_step_post_hook(partial(self._see_step, key)))
         for check in self.checks:
             check.on_build(self)
         update = task.update
@@ -146,7 +147,10 @@ class ObservedTrial:
         def stopping() -> bool:
             return self.windows >= target or until()
 
-        trainer.on_progress = self._toggle_evaluation
+        def toggle_evaluation() -> None:
+            self.phase = "evaluate" if self.phase == "train" else "train"
+
+        trainer.on_progress = toggle_evaluation
         while not stopping() and self.error is None:
             before, self.phase = (trainer.epoch, self.windows), "train"
             with self._recording():
@@ -181,13 +185,6 @@ class ObservedTrial:
         if self.trainer is not None:
             self.trainer.close()
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that require a gradient, by name."""
-        return {name: p for name, p in get_named_parameters(self.task.modules).items() if p.requires_grad}
-
-    def _toggle_evaluation(self) -> None:
-        self.phase = "evaluate" if self.phase == "train" else "train"
-
     @contextmanager
     def _recording(self) -> Iterator[None]:
         try:
@@ -195,13 +192,10 @@ class ObservedTrial:
         except (Exception, SystemExit) as error:  # whatever a task raises is what the audit is to tell
             self.error, self.stack = error, traceback.format_exc()
 
-    def _make_step_hook(self, key: str) -> Callable[..., None]:
-        def see_step(*_: Any) -> None:
-            is_of_updater = self._inside is not None and key in self.task.updates[self._inside]
-            for check in self.checks:
-                check.on_step(self, key, is_of_updater)
-
-        return see_step
+    def _see_step(self, key: str, *_: Any) -> None:
+        is_of_updater = self._inside is not None and key in self.task.updates[self._inside]
+        for check in self.checks:
+            check.on_step(self, key, is_of_updater)
 
     def _watch_updater(self, name: str, updater: Updater) -> None:
         record, original = self.updates[name], updater.update
@@ -249,11 +243,6 @@ def find_tensors(value: Any) -> Iterator[Tensor]:
             yield from find_tensors(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from find_tensors([getattr(value, part.name) for part in dataclasses.fields(value)])
-
-
-def count_values(tensors: Iterable[Tensor]) -> int:
-    """Return the number of elements of all `tensors`."""
-    return sum(tensor.numel() for tensor in tensors)
 
 
 def find_running_line() -> str:

@@ -76,9 +76,6 @@ def _find_dtypes(task: Task[Any]) -> Iterator[Finding]:
 
 def _find_late_parameters(trial: ObservedTrial) -> list[Finding]:
     owned = {id(p) for optimizer in trial.task.optimizers.values() for p in get_parameters(optimizer)}
-    late = [name for name, p in trial.trainable().items() if name not in trial.named or trial.named[name] is not p]
-    return make_group(
-        "created-after-optimizer",
-        [name for name in late if id(trial.trainable()[name]) not in owned],
-        f"absent after build, present after {trial.windows} windows",
-    )
+    now = get_named_parameters(trial.task.modules).items()
+    late = [name for name, p in now if p.requires_grad and trial.named.get(name) is not p and id(p) not in owned]
+    return make_group("created-after-optimizer", late, f"absent after build, present after {trial.windows} windows")
