@@ -47,6 +47,18 @@ def test_precision_that_a_cpu_lacks_is_an_error_if_the_task_has_no_other():
         assert [f.severity for f in audit(WithoutKernel, modes=modes_).findings] == [severity]
 
 
+def test_memory_without_values_is_no_overflow():
+    products, x = modes.Products(), torch.ones(2, dtype=torch.bfloat16)
+    torch.use_deterministic_algorithms(True)  # which fills such memory with NaN
+    try:
+        with products:
+            for make in (torch.empty_like, lambda like: like.new_empty(2)):
+                products.watch(make, x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not products.overflow
+
+
 @pytest.mark.parametrize(("device", "seconds", "is_found"), [("cpu", 2, False), ("cpu", 4, True), ("cuda", 4, False)])
 def test_slow_precision_on_a_cpu_is_no_gain_though_it_saves_memory(device, seconds, is_found):
     task = SimpleNamespace(config=SmallConfig(), context=SimpleNamespace(device=torch.device(device)))
