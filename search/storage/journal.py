@@ -22,6 +22,12 @@ from searchlight.trainables.filesystem.paths import StoragePath
 logger = logging.getLogger(__name__)
 SYNC_S = 0.5  # records that a power failure may lose; a killed process loses none
 RECORD_START = b'{"op_code":'
+LINE = "line"  # the key of a record's number, from 1 on, which Optuna ignores. Records of older versions have none
+CREATE_STUDY = 0  # Optuna's code of the first record
+
+
+class OrderError(Exception):
+    """A journal does not have each of its records once and in order."""
 
 
 class JournalRecords(BaseJournalBackend):
@@ -36,16 +42,18 @@ class JournalRecords(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         if self._failure is not None:
             raise self._failure
-        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs]
+        count = self._first + len(self._unread)
+        numbered = [{**log, LINE: number} for number, log in enumerate(logs, start=count + 1)]
+        lines = [json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in numbered]
         self._write(lines)
         self._unread += lines
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         if log_number_from < self._first:
-            return map(json.loads, itertools.islice(self.read_all(), log_number_from, None))
+            return _parse_records(itertools.islice(self.read_all(), log_number_from, None), log_number_from + 1)
         del self._unread[: log_number_from - self._first]
         self._first = log_number_from
-        return map(json.loads, list(self._unread))
+        return _parse_records(list(self._unread), log_number_from + 1)
 
     def _write(self, lines: list[bytes]) -> None:
         raise RuntimeError("a study that was opened to be read must not be written to")
@@ -157,6 +165,21 @@ class Journal(JournalRecords):
                     self._failure.__cause__ = error
 
 
+def _parse_records(lines: Iterable[bytes], first: int) -> Iterator[dict[str, Any]]:
+    """Yield the records in `lines` of a journal, from its line `first` on.
+
+    Raises:
+        OrderError: A record is missing, repeated or at another line than it was written to.
+    """
+    for number, line in enumerate(lines, start=first):
+        record = json.loads(line)
+        if record.get(LINE, number) != number:
+            raise OrderError(f"line {number} is record {record[LINE]} of it")
+        if number == 1 and record.get("op_code", CREATE_STUDY) != CREATE_STUDY:
+            raise OrderError("line 1 does not create a study")
+        yield record
+
+
 def _is_record(line: bytes) -> bool:
     try:
         record = json.loads(line)
@@ -201,7 +224,7 @@ class JournalBackend(StudyBackend):
         """Return the storage of `journal`. Close the journal if there is an error.
 
         Raises:
-            UsageError: A record was not written by Optuna.
+            UsageError: A record was not written by Optuna, or records are missing.
         """
         try:
             return JournalStorage(journal)
@@ -210,7 +233,8 @@ class JournalBackend(StudyBackend):
             if isinstance(error, OSError):
                 raise
             broken = (n for n, line in enumerate(journal.read_all(), start=1) if not _is_record(line))
-            reason = f"line {number} is no record" if (number := next(broken, None)) else f"Optuna raises {error!r}"
+            reason = str(error) if isinstance(error, OrderError) else f"Optuna raises {error!r}"
+            reason = f"line {number} is no record" if (number := next(broken, None)) else reason
             raise UsageError(f"{self.path} must be the journal of a study, but {reason}. Restore it.") from error
 
     def _read_records(self) -> list[bytes]:

@@ -71,7 +71,7 @@ def test_committed_records_are_read_whatever_came_between(s3, monkeypatch, steps
     search = parse_path(s3) / f"example-{time.monotonic_ns()}"
     with monkeypatch.context() as patch:
         patch.setattr(bucket_journal, "Lease", Unleased)
-        patch.setattr(bucket_journal, "SEGMENT_BYTES", 30)  # three records or four
+        patch.setattr(bucket_journal, "SEGMENT_BYTES", 60)  # three records or four
         journal, zombies = BucketJournal(search), []
         kept, pending, number = [], [], 0
         for step in steps:
@@ -116,7 +116,7 @@ def commit_twice(patch, journal, late):
 
 
 def test_segments_grow_and_missing_ones_are_refused(search, monkeypatch):
-    monkeypatch.setattr(bucket_journal, "SEGMENT_BYTES", 90)
+    monkeypatch.setattr(bucket_journal, "SEGMENT_BYTES", 200)
     journal = BucketJournal(search)
     for number in range(25):
         write(journal, number)

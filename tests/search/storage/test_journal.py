@@ -127,13 +127,65 @@ def test_broken_line_before_others_is_refused_in_one_line(folder, line, rule):
     assert journal.read_bytes() == text
 
 
+def without_first(lines):
+    return lines[1:]
+
+
+def without_one_within(lines):
+    return [*lines[:3], *lines[4:]]
+
+
+def swapped(lines):
+    return [*lines[:3], lines[4], lines[3], *lines[5:]]
+
+
+def with_the_end_twice(lines):
+    return [*lines, *lines[-2:]]
+
+
+CHANGES = [without_first, without_one_within, swapped, with_the_end_twice]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_journal_without_each_record_once_is_refused_and_unchanged(folder, change):
+    journal = folder / "study.journal"
+    lines = change(journal.read_bytes().splitlines(keepends=True))
+    journal.write_bytes(b"".join(lines))
+    first = next(number for number, line in enumerate(lines, start=1) if json.loads(line)["line"] != number)
+    rule = rf"^{journal} must be the journal of a study, but line {first} is record \d+ of it\. Restore it\.$"
+    for open_study in (open_store, load_search):
+        with pytest.raises(UsageError, match=rule):
+            open_study(folder)
+    assert journal.read_bytes() == b"".join(lines)
+
+
+def test_journal_of_an_older_version_is_continued_if_it_begins_with_its_study(folder):
+    journal = folder / "study.journal"
+    older = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    assert [record.pop("line") for record in older] == [*range(1, len(older) + 1)]
+    journal.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in older))
+    write_study(folder)
+    assert len(load_search(folder).trials) == 6
+    added = [json.loads(line) for line in journal.read_bytes().splitlines()][len(older) :]
+    assert [record["line"] for record in added] == [*range(len(older) + 1, len(older) + len(added) + 1)]
+    text = b"".join(journal.read_bytes().splitlines(keepends=True)[1 : len(older)])
+    journal.write_bytes(text)
+    for open_study in (open_store, load_search):
+        with pytest.raises(UsageError, match=r"but line 1 does not create a study\. Restore it\.$"):
+            open_study(folder)
+    assert journal.read_bytes() == text
+
+
 def test_broken_line_in_a_bucket_is_refused_and_frees_the_lease(s3):
     place = parse_path(s3) / "searches" / "one"
     write_study(place)
     segment = next(path for path in (place / "study").iterdir() if path.read_bytes())
-    first, rest = segment.read_bytes().split(b"\n", 1)
-    segment.write_bytes(first + b"\n" + json.dumps({}).encode() + b"\n" + rest)
-    for open_study in (open_store, load_search):
-        with pytest.raises(UsageError, match=r"one/study must be the journal of a study, but line 2 is no record\."):
-            open_study(place)
+    first, second, third, *rest = segment.read_bytes().splitlines(keepends=True)
+    for broken, reason in (([b"{}\n", second], "no record"), ([third, second], "record 3 of it")):
+        segment.write_bytes(b"".join([first, *broken, *rest]))
+        for open_study in (open_store, load_search):
+            with pytest.raises(
+                UsageError, match=rf"one/study must be the journal of a study, but line 2 is {reason}\."
+            ):
+                open_study(place)
     assert not (place / "study.lock").exists()
