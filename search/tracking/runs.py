@@ -1,7 +1,7 @@
 """The runs of one search in MLflow: a parent, and a nested child per trial. Repeated calls create no duplicates."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,7 @@ class Runs:
     parent: "Run | None" = field(default=None, init=False)  # the parent run as it was found
     _children: dict[int, str] = field(default_factory=dict, init=False)
     _datasets: set[tuple[str, str]] = field(default_factory=set, init=False)  # by name and digest, on the parent
+    _refused: set[str] = field(default_factory=set, init=False)  # names of metrics
 
     def open(self, over: bool = False) -> "dict[int, Run]":
         """Find or create the parent run. Return the existing runs of the search's trials, by number.
@@ -149,11 +150,34 @@ class Runs:
         return True
 
     def send_events(self, number: int, events: Sequence[Event]) -> list[Event]:
-        """Send `events` in one call, which is as fast as sending one. Return those that MLflow refuses."""
-        if self._try_log_events(number, events):
-            return []
-        # Sent one by one, only the invalid events are refused.
-        return [event for event in events if not self._try_log_events(number, [event])]
+        """Send `events` in one call, which is as fast as sending one. Return what MLflow refuses.
+
+        Of a report, that is the report with its refused metrics alone.
+        """
+        accepted, refused = self._split_refused(events)
+        if not self._try_log_events(number, accepted):
+            # Sent one by one, only the invalid events are refused.
+            refused += [self._send_metrics(number, e) for e in accepted if not self._try_log_events(number, [e])]
+        return refused
+
+    def _split_refused(self, events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+        """Return `events` without the metrics whose names MLflow refused before, and reports of these metrics alone."""
+        accepted, refused = list[Event](), list[Event]()
+        for event in events:
+            names = self._refused & event["metrics"].keys() if event["kind"] == "reported" else frozenset()
+            accepted.append(_select_metrics(event, event["metrics"].keys() - names) if names else event)
+            refused += [_select_metrics(event, names)] if names else []
+        return accepted, refused
+
+    def _send_metrics(self, number: int, event: Event) -> Event:
+        """Send each metric of an `event` that MLflow refused alone. Return the event with those that it refuses."""
+        if event["kind"] != "reported":
+            return event
+        alone = {name: _select_metrics(event, {name}) for name in event["metrics"]}
+        names = {name for name in alone if not self._try_log_events(number, [alone[name]])}
+        if names != alone.keys():  # otherwise, the trial has no run
+            self._refused |= names
+        return _select_metrics(event, names)
 
     def end_parent(self, event: Event) -> None:
         """End the parent run with an `event` of `make_search_end`."""
@@ -276,6 +300,11 @@ class Runs:
         tags = self._tags | {name: str(value) for name, value in known.items() if value not in (None, "")}
         run = self._client.create_run(self.experiment_id, event["time"], tags, name)
         self._children[number] = run.info.run_id
+
+
+def _select_metrics(event: Event, names: Set[str]) -> Event:
+    """Return a report with the metrics in `names` alone."""
+    return {**event, "metrics": {name: value for name, value in event["metrics"].items() if name in names}}
 
 
 def iterate_runs(

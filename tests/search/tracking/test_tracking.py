@@ -1,3 +1,4 @@
+import json
 import math
 import re
 import resource
@@ -189,11 +190,22 @@ def test_refused_events_are_kept_and_do_not_hold_up_others(tmp_path):
     tracker.trials.report(0, 1, {"val/acc@1": 0.5, "val/score": 0.5}, 1e9)
     tracker.trials.start(1, {"lr": 0.2})
     tracker.trials.report(1, 2, {"val/score": math.nan, "val/" + "x" * 600: 0.5}, 1e9)
+    names = ["", "line\n", "nul\0", "val/" + "x" * 600, "y" * 10_000, "../up"]
+    for epoch in (3, 4):
+        tracker.trials.report(1, epoch, {"val/score": 0.25, **dict.fromkeys(names, 0.5), "val/other": 0.75}, 1e9)
     tracker.trials.end(0, "failed", "because " * 2000)
     tracker.trials.end(1, "completed")
-    with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 1 events are kept in"):
+    with pytest.raises(TrackingError, match=r"but refused some of it: .*\. 3 events are kept in"):
         finish(tracker)
     runs = runs_of(tracker)
+    assert {key: runs["1"].data.metrics[key] for key in ("val/score", "val/other")} == {
+        "val/score": 0.25,
+        "val/other": 0.75,
+    }
+    assert curve_of(tracker.tracking_uri, runs["1"], "val/other") == [(3, 0.75), (4, 0.75)]
+    kept = [json.loads(line) for line in (tmp_path / "one" / "mlflow-unsent.jsonl").read_text().splitlines()]
+    assert all("val/score" not in event["metrics"] for event in kept)
+    assert {name for event in kept for name in event["metrics"]} <= {*names}
     assert runs["0"].data.metrics == {"val/acc_1": 0.5, **dict.fromkeys(OF_THE_OBJECTIVE, 0.5)}
     assert [runs[name].info.status for name in ("0", "1", "parent")] == ["FAILED", "FINISHED", "FINISHED"]
 
