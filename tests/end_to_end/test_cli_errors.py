@@ -58,6 +58,33 @@ def test_mistake_costs_one_line_and_starts_nothing(cli, arguments, line):
     assert list_files(cli) == before
 
 
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["toy.py:Toy", "--storage", LONG, "--dry-run"],
+        ["toy.py:Toy", "--storage", f"/{'y' * 200}" * 30],
+        ["toy.py:Toy", "--study", f"sqlite:///{LONG}.db", "--dry-run"],
+        ["toy.py:Toy", "--warm-start", LONG],
+        [f"{LONG}.py:Toy"],
+        ["--config", LONG],
+        ["--resume", LONG],
+        ["--resume", "one", "--storage", LONG],
+        ["--list", "--storage", LONG],
+    ],
+    ids=lambda arguments: "".join(word[:12] for word in arguments),
+)
+def test_path_that_is_too_long_costs_one_short_line(cli, arguments):
+    done = cli.invoke(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr) < 200
+    assert done.stderr.startswith("a path must have at most 255 bytes in each name and 4095 in all, but got ")
+    assert done.stderr.count("\n") == 1
+    assert cli.invoke(LONG, script="search/report.py").stderr.startswith("a path must have at most 255 bytes")
+
+
 def test_mistake_in_a_shell_ends_with_exit_code_two(cli):
     done = cli.run("arcc")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -1,6 +1,7 @@
 """Common parts of the command lines of search/run.py and search/report.py."""
 
 import atexit
+import errno
 import logging
 import os
 import sys
@@ -50,12 +51,23 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except UsageError as error:
+        except (UsageError, OSError) as error:
+            if (path := _find_long_path(error)) is not None:
+                exit_with(f"a path must have at most 255 bytes in each name and 4095 in all, but got {path}", 2)
+            if isinstance(error, OSError):
+                raise
             exit_with(error, 2)
         except StoreError as error:
             exit_with(f"the search has ended: {error}.", 1)
         except KeyboardInterrupt:
             ctx.exit(130)
+
+
+def _find_long_path(error: BaseException | None) -> str | None:
+    """Return the beginning of the path that was too long for the operating system, or None if none caused `error`."""
+    while error is not None and getattr(error, "errno", None) != errno.ENAMETOOLONG:
+        error = error.__cause__
+    return f"{str(error.filename)[:40]}..." if isinstance(error, OSError) else None
 
 
 def build_parameters(options: Sequence[Option]) -> list[click.Parameter]:
