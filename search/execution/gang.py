@@ -183,8 +183,8 @@ class GangRunner:
 
     def _describe_work(self) -> str:
         limit = self._stall_limit_s
-        told = f", stalled after {format_duration(limit)} without progress" if limit is not None else ""
-        return f"trial {self._segment.trial}, from epoch {self._segment.epoch}{told}"
+        rule = f" (stalled once it makes none for {format_duration(limit)})" if limit is not None else ""
+        return f"trial {self._segment.trial}, from epoch {self._segment.epoch}{rule}"
 
     def _create_run_name(self) -> str:
         """Return a new name for workers and their placement group."""

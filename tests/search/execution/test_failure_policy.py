@@ -1,6 +1,6 @@
 import pytest
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
-from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
@@ -12,6 +12,7 @@ def died(message):
 
 
 CRASH = WorkerGroupError("a worker died", {0: died("Worker unexpectedly exits with a connection error code 2.")})
+SILENT = ActorUnavailableError("RpcError: RPC error: keepalive watchdog timeout rpc_code: 14", b"0" * 16)
 NO_ROOM = ControllerError(WorkerGroupStartupTimeoutError(2))
 LEAVING = "node 10.0.0.3 is going away"
 
@@ -81,10 +82,14 @@ def test_out_of_memory_fails_at_once():
     [
         (CRASH, "a process was killed or crashed"),
         (died("The actor died because its node has died. Node Id: 1"), "its node was lost"),
+        (
+            WorkerGroupError("a worker is silent", {0: SILENT}),
+            "a process no longer answered: it was suspended, or its machine or network is overloaded",
+        ),
         (WorkerGroupError("x", {1: RuntimeError("two\n lines")}), "RuntimeError: two lines"),
         (None, "they returned"),
     ],
-    ids=["crash", "node", "exception", "return"],
+    ids=["crash", "node", "silence", "exception", "return"],
 )
 def test_failure_is_described_in_one_line(error, told):
     assert describe_failure(error) == told

@@ -154,7 +154,7 @@ def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     assert end.location == "/task.py, line 7, in loss"
     assert end.traceback == f'{end.reason}\n\nrank 0:\n  File "/task.py", line 7, in loss\n'
     assert gang.registry.calls[-1] == "end_workers"
-    assert gang.registry.doing == "trial 0, from epoch 0, stalled after 0:30 without progress"
+    assert gang.registry.doing == "trial 0, from epoch 0 (stalled once it makes none for 0:30)"
 
 
 def test_stall_limit_of_a_task_follows_from_its_epochs():
