@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from searchlight.models.liquid.cells import make_cell
+from searchlight.models.liquid.cells import CELLS
 from searchlight.models.liquid.plasticity import PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
 
@@ -48,7 +48,7 @@ class LiquidSpikingBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.cell = make_cell(cell, width, units)
+        self.cell = CELLS[cell](width, units)
         self.drive = nn.Linear(width, spikes)
         self.first = neurons(spikes)
         self.relay = nn.Linear(spikes, spikes)

@@ -18,9 +18,4 @@ CELLS: dict[str, Callable[[int, int], Cell]] = {
 }
 
 
-def make_cell(kind: str, inputs: int, units: int) -> Cell:
-    """Create a cell by its name in `CELLS`, with a state of `units`."""
-    return CELLS[kind](inputs, units)
-
-
-__all__ = ["CELLS", "Cell", "CfC", "Liquid", "NCP", "run_linear_scan", "make_cell"]
+__all__ = ["CELLS", "Cell", "CfC", "Liquid", "NCP", "run_linear_scan"]

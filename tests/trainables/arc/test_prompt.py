@@ -86,9 +86,9 @@ def test_trial_with_other_puzzles_or_texts_prepares_its_own(tmp_path, other):
 
 
 def test_vectors_on_disk_replace_reading_texts(tmp_path, monkeypatch):
-    folder = tmp_path / "vectors"
+    folder = tmp_path / "deep" / "vectors"
     first = built(Context(), max_side=5, prompt={"cache": str(folder)})
-    assert len(list(folder.glob("*.npy"))) > len(first.pool)
+    assert len(list(folder.glob("*.npy"))) == len(list(folder.iterdir())) > len(first.pool)
     monkeypatch.setattr(vectors, "read_texts", lambda *arguments: pytest.fail("texts were read again"))
     second = built(Context(), max_side=5, prompt={"cache": str(folder)})
     assert torch.equal(second.text, first.text)

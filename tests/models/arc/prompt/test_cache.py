@@ -59,15 +59,6 @@ def test_another_puzzle_text_model_or_revision_is_a_miss(tiny, reads, saved, tmp
     assert cache.get_vectors(["a"], ["moved"], small).shape == (1, 32)
 
 
-def test_vectors_on_disk_serve_other_caches(tiny, reads, tmp_path) -> None:
-    folder = tmp_path / "deep" / "vectors"
-    written = VectorCache(folder).get_vectors(KEYS, TEXTS, tiny)
-    reads.clear()
-    assert torch.equal(VectorCache(folder).get_vectors(KEYS, TEXTS, tiny), written)
-    assert reads == []
-    assert {file.suffix for file in folder.iterdir()} == {".npy"}
-
-
 @pytest.mark.parametrize("damage", ["empty", "half", "pickle", "shape", "infinite"])
 def test_a_damaged_file_is_computed_again(tiny, reads, tmp_path, damage) -> None:
     expected = VectorCache(tmp_path).get_vectors(["a"], ["moved"], tiny)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from searchlight.models.liquid.cells import CELLS, NCP, Liquid, make_cell, run_linear_scan
+from searchlight.models.liquid.cells import CELLS, NCP, Liquid, run_linear_scan
 from searchlight.models.liquid.cells.scan import scan_by_doubling, scan_in_sequence
 from searchlight.models.liquid.cells.wiring import draw_circuit
 
@@ -16,7 +16,7 @@ FEATURES, UNITS = 3, 8
 
 def cell_of(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    return make_cell(kind, FEATURES, UNITS)
+    return CELLS[kind](FEATURES, UNITS)
 
 
 def sequences(batch: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_other_shapes_are_refused_and_not_broadcast(x: tuple, state: tuple, dt: 
 def test_weights_and_wiring_travel_in_a_checkpoint(kind: str) -> None:
     cell = cell_of(kind)
     torch.manual_seed(5)
-    other = make_cell(kind, FEATURES, UNITS)
+    other = CELLS[kind](FEATURES, UNITS)
     x, dt = sequences(2, 4)
     assert not torch.equal(other(x, None, dt)[0], cell(x, None, dt)[0])
     other.load_state_dict(cell.state_dict())

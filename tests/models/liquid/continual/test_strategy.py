@@ -1,6 +1,5 @@
 """What is kept of a task when it has been learned, and that it helps."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor
 
 from searchlight.models.data import Kind
-from searchlight.models.liquid.losses import compute_losses
 from searchlight.models.liquid.strategy import ContinualStrategy
 from searchlight.models.liquid.task_stream import build_stream
 from tests.models.liquid.nets import labeled, network, of
@@ -155,37 +153,6 @@ def test_distance_is_a_mean_over_steps_and_allowed_outputs() -> None:
     assert torch.allclose(
         past.measure_distance(steps[:, 0], logits[:, 0], allowed), (steps - logits)[:, 0, :2].square().mean()
     )
-
-
-@pytest.mark.parametrize("method", ["ewc", "si"])
-def test_a_state_loaded_within_a_task_goes_on(method: Any, through_a_file) -> None:
-    stream, net = of("labels", tasks=4)
-    options = {"method": method, "strength": 3.0, "remembered": 6, "with_logits": True}
-    first, second = (ContinualStrategy(net, stream, **options) for _ in range(2))
-
-    def step(past: ContinualStrategy) -> None:
-        net.zero_grad()
-        answer = net(stream.samples.inputs)
-        compute_losses("labels", answer.outputs, stream.samples.targets, stream.allowed[0]).mean().backward()
-        past.begin_step()
-        move(past)
-        past.finish_step(True)
-
-    step(first)
-    first.finish_task(0, 4, seeded())
-    step(first)
-    second.load_state_dict(through_a_file(first.state_dict()))
-    outcomes, start = [], copy.deepcopy(net.state_dict())
-    for past in (first, second):
-        net.load_state_dict(start)
-        torch.manual_seed(3)
-        step(past)
-        past.finish_task(1, 4, seeded(1))
-        move(past)
-        recalled = past.recall(9, seeded(2))
-        outcomes.append([past.compute_penalty().detach(), recalled.tasks, recalled.logits])
-    assert outcomes[0][0] > 0
-    assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
 
 
 @pytest.mark.parametrize(

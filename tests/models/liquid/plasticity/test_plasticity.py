@@ -72,21 +72,6 @@ def test_an_update_is_what_the_rule_says_per_step_less_toward_a_bound() -> None:
     assert figures == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-4)
 
 
-def test_micro_batches_and_ranks_change_nothing() -> None:
-    pre, post = spikes(batch=6)
-    whole, cut, idle, busy = (build() for _ in range(4))
-    for rows in (slice(0, 1), slice(1, 4), slice(4, 6)):
-        cut.observe(pre[rows], post[rows])
-    for synapses in (whole, busy):
-        synapses.observe(pre, post)
-    for mine, theirs in zip(idle.get_pending(), busy.get_pending(), strict=True):
-        mine += theirs
-    expected = whole.update()
-    for synapses in (cut, idle):
-        assert synapses.update() == pytest.approx(expected, rel=1e-4)
-        torch.testing.assert_close(synapses.weight, whole.weight)
-
-
 def test_silence_changes_nothing() -> None:
     synapses = build(rate=1.0)
     before = synapses.weight.clone()
