@@ -68,7 +68,6 @@ LONG = "x" * 10_000
         ["toy.py:Toy", "--storage", f"/{'y' * 200}" * 30],
         ["toy.py:Toy", "--study", f"sqlite:///{LONG}.db", "--dry-run"],
         ["toy.py:Toy", "--warm-start", LONG],
-        [f"{LONG}.py:Toy"],
         ["--config", LONG],
         ["--resume", LONG],
         ["--resume", "one", "--storage", LONG],
@@ -82,6 +81,13 @@ def test_path_that_is_too_long_costs_one_short_line(cli, arguments):
     assert len(done.stderr) < 200
     assert done.stderr.startswith("a path must have at most 255 bytes in each name and 4095 in all, but got ")
     assert done.stderr.count("\n") == 1
+
+
+def test_value_that_is_too_long_is_shortened(cli):
+    for arguments in ([f"{LONG}.py:Toy"], ["toy.py:Toy", "--study", f"postgresql://127.0.0.1:1/{LONG}"]):
+        done = cli.invoke(*arguments)
+        assert (done.returncode, done.stderr.count("\n"), "xxx..." in done.stderr) == (2, 1, True)
+        assert len(done.stderr) < 1000
     assert cli.invoke(LONG, script="search/report.py").stderr.startswith("a path must have at most 255 bytes")
 
 

@@ -4,6 +4,7 @@ import atexit
 import errno
 import logging
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ import click
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.option import REPLACED, Option
 from searchlight.trainables.registry import PACKAGE
+
+
+LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # a value that would hide the rest of its line
 
 
 class GroupedOption(click.Option):
@@ -56,7 +60,7 @@ class Command(click.Command):
                 exit_with(f"a path must have at most 255 bytes in each name and 4095 in all, but got {path}", 2)
             if isinstance(error, OSError):
                 raise
-            exit_with(error, 2)
+            exit_with(LONG_WORD.sub(r"\1...", str(error)), 2)
         except StoreError as error:
             exit_with(f"the search has ended: {error}.", 1)
         except KeyboardInterrupt:
