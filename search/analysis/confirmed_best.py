@@ -20,18 +20,23 @@ from searchlight.search.study.trial import (
     get_best_value,
     get_outcome,
     get_reports,
+    ignore_seeds,
     intermediate_values,
     objective_values,
 )
 
 INTERVAL = "90 % interval"
+SEED_IGNORED = "nothing, because the task ignores its seed: the runs of a config are equal under different seeds"
 
 
 def confirm(searched: SearchRecord) -> list[Confirmation]:
-    """Return what the confirming runs show of each objective, or an empty list if there are too few of them.
+    """Return what the confirming runs show of each objective.
 
-    The value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
+    The list is empty if there are too few runs, or if the task ignores its seed, because equal runs have no spread. The
+    value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
     """
+    if ignore_seeds(searched.confirming_runs):
+        return []
     found, diverged = [], _find_diverged(searched)
     for place, objective in enumerate(searched.objectives):
         values: dict[int | None, dict[int, float]] = {}
@@ -44,6 +49,11 @@ def confirm(searched: SearchRecord) -> list[Confirmation]:
             return []
         found.append(confirmation)
     return found
+
+
+def explain_no_confirmation(searched: SearchRecord) -> str:
+    """Return why the confirming runs confirm nothing, or "" if they do, or if there are too few of them."""
+    return SEED_IGNORED if ignore_seeds(searched.confirming_runs) else ""
 
 
 def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_pareto_front
 from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig
-from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best, get_confirmed_config
+from searchlight.search.analysis.confirmed_best import (
+    confirm,
+    explain_no_confirmation,
+    find_confirmed_best,
+    get_confirmed_config,
+)
 from searchlight.search.analysis.divergence import Divergence, find_divergence
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.formatting import format_value
@@ -70,6 +75,11 @@ class SearchResult:
         return self.confirmation.statement if self.confirmation else ""
 
     @property
+    def unconfirmed(self) -> str:
+        """The reason why confirming runs confirmed nothing, or ""."""
+        return explain_no_confirmation(self.searched)
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the search for MLflow: best value, confirmed value with its interval, and duration."""
         metric = self.searched.objective.metric
@@ -115,7 +125,7 @@ class SearchResult:
             value = format_value(self.best.value)
             word = "" if self.statement else "best "  # else another trial may have a better one
             best = f", {word}{self.searched.objective.metric} {value} in trial {self.best.trial_id}"
-        confirmed = f". Confirmed: {self.statement}" if self.statement else ""
+        confirmed = f". Confirmed: {self.statement or self.unconfirmed}" if self.statement or self.unconfirmed else ""
         head = escape(f"{self.name}: {counts} in {self.seconds:.0f} s{best}{confirmed}")
         return f"<p>{head}</p>{self.trials.to_html(index=False, max_rows=30)}"
 
@@ -127,6 +137,7 @@ class SearchResult:
             "outcomes": self.outcomes,
             "best": self._best_as_json() if self.best else None,
             **front,
+            **({"unconfirmed": self.unconfirmed} if self.unconfirmed else {}),
             **({"confirmations": [_to_json(each) for each in self.confirmations]} if self.confirmations else {}),
             "divergence": [asdict(divergence) for divergence in self.divergence],
             "mlflow": self.mlflow,

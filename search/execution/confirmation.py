@@ -17,6 +17,7 @@ from searchlight.search.study.trial import (
     get_best_value,
     get_outcome,
     get_reports,
+    ignore_seeds,
     intermediate_values,
     objective_losses,
     split_trials,
@@ -40,12 +41,14 @@ class _State:
 
     Attributes:
         runs: The largest number of runs.
+        is_futile: Whether the task ignores its seed, so that further runs show nothing.
         begun: The runs that have started, including those that ended.
         dropped: The configs of which a run diverged or failed.
     """
 
     runs: int
     finalists: list[FrozenTrial]
+    is_futile: bool = False
     values: dict[int | None, dict[int, float]] = field(default_factory=dict)
     begun: set[Run] = field(default_factory=set)
     dropped: set[int | None] = field(default_factory=set)
@@ -95,7 +98,7 @@ class ConfirmationPlan:
         return len(runs)
 
     def _find_due(self, state: "_State", begun: Collection[Run] = ()) -> list[Run]:
-        if len(state.finalists) + (self.defaults is not None) < 2:
+        if state.is_futile or len(state.finalists) + (self.defaults is not None) < 2:
             return []  # there is nothing to compare
         return next_round(
             [finalist.number for finalist in state.finalists],
@@ -111,7 +114,8 @@ class ConfirmationPlan:
     def _collect(self, trials: Sequence[FrozenTrial]) -> "_State":
         searched, confirming_runs = split_trials(trials)
         runs = self._count_allowed(searched)
-        state = _State(runs, self._select_finalists(searched, num_finalists(runs, self.defaults is not None)))
+        finalists = self._select_finalists(searched, num_finalists(runs, self.defaults is not None))
+        state = _State(runs, finalists, ignore_seeds(confirming_runs))
         for trial in confirming_runs:
             run = ConfirmingRun.from_trial(trial)
             state.begun.add((run.trial, run.round))

@@ -89,6 +89,21 @@ def split_trials(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], list
     return [trial for trial in trials if not is_confirming(trial)] if runs else list(trials), runs
 
 
+def ignore_seeds(runs: Sequence[FrozenTrial]) -> bool:
+    """Return whether confirming runs show that the task ignores its seed.
+
+    At least two configs must differ from each other, have two runs each, and the runs of each must have equal
+    objectives in all reports. One config is not enough: its accuracy on few samples may be the same by chance.
+    """
+    curves: dict[int | None, list[tuple[tuple[int, float], ...]]] = {}
+    for run in runs:
+        if get_outcome(run) == "completed":
+            curve = tuple(sorted(intermediate_values(run).items()))
+            curves.setdefault(ConfirmingRun.from_trial(run).trial, []).append(curve)
+    repeated = [{*own} for own in curves.values() if len(own) > 1]
+    return all(len(own) == 1 for own in repeated) and len(set[Any]().union(*repeated)) > 1
+
+
 def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
     """Return the reports of `trial` by epoch.
 

@@ -25,6 +25,7 @@ from searchlight.search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
     describe_noise,
+    explain_no_confirmation,
     get_confirmed_config,
     list_failed_runs,
 )
@@ -93,6 +94,8 @@ def print_summary(console: Console, result: "SearchResult", place: StoragePath, 
             _print_confirmed(console, searched, result.confirmation, result.best)
         for several in result.confirmations if result.confirmation is None else ():
             _print_confirmed_configs(console, several)
+        if result.unconfirmed:
+            say(f"confirmed: {result.unconfirmed}")
         for trial in list_failed_runs(searched):
             run = ConfirmingRun.from_trial(trial)
             say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
@@ -179,6 +182,8 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
 def print_confirmations(console: Console, searched: SearchRecord) -> None:
     """Print the results of the confirming runs of a search, if there are enough of them."""
     confirmations = confirm(searched)
+    if reason := explain_no_confirmation(searched):
+        print_line(console, f"confirmed: {reason}")
     for confirmation in confirmations:
         if len(confirmations) == 1:
             print_line(console, f"confirmed: {confirmation.statement}")

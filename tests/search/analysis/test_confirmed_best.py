@@ -64,6 +64,25 @@ def test_best_trial_is_the_confirmed_one(search):
     assert result.best.checkpoint == f"{run.number}-2.pt"
 
 
+@pytest.mark.parametrize(
+    ("values", "is_ignored"),
+    [((0.5, 0.6, 0.4), True), ((0.5, 0.5, 0.5), False), ((0.5,), False)],
+    ids=["equal runs of configs that differ", "all alike by chance", "one config"],
+)
+def test_equal_runs_under_new_seeds_confirm_nothing(search, tmp_path, values, is_ignored):
+    for seed in (11, 12):
+        for trial, value in zip((None, 1, 2), values, strict=False):
+            search.confirm(trial, seed, value)
+    result = result_of(search)
+    assert bool(result.unconfirmed) == is_ignored
+    told = "nothing, because the task ignores its seed: the runs of a config are equal under different seeds"
+    assert (f"confirmed: {told}" in show(result, tmp_path)) == is_ignored
+    assert (told in render_report(result.searched)) == is_ignored
+    assert result.as_json().get("unconfirmed") == (told if is_ignored else None)
+    if is_ignored:
+        assert (result.confirmations, result.best.trial_id) == ([], 1), "the best of the search itself"
+
+
 def test_json_has_the_estimate_of_the_confirmed_trial(search):
     confirm_all(search)
     told = json.loads(json.dumps(result_of(search).as_json()))

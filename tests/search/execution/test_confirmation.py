@@ -97,6 +97,14 @@ def test_finalists_and_defaults_train_in_full_under_shared_seeds(play):
         assert {**run.user_attrs["config"], "seed": 0} == {**config, "seed": 0}
 
 
+def test_confirmation_ends_if_the_task_ignores_its_seed(play):
+    search = play(plan=make_plan(runs=24))
+    search.loss = lambda segment, epoch: segment.config["lr"] / epoch
+    search.run()
+    assert [index for _, index in about(search.confirming)] == [0] * 5 + [1] * 2, "two configs with two runs are enough"
+    assert search.plan.is_complete(search.study.get_trials())
+
+
 def test_finalists_are_those_that_came_furthest_then_the_best(play):
     search = play(trials=9)
     search.run()

@@ -7,6 +7,7 @@ from searchlight.search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
     describe_noise,
+    explain_no_confirmation,
     list_failed_runs,
 )
 from searchlight.search.formatting import join_words
@@ -22,7 +23,8 @@ def build(searched: SearchRecord) -> Section | None:
     """Return the results of the confirming runs, with a plot for each objective, or None if there are too few."""
     confirmations = confirm(searched)
     if not confirmations:
-        return None
+        reason = explain_no_confirmation(searched)
+        return Section("The confirmation", f"Confirmed: {reason}.") if reason else None
     first = confirmations[0]
     says = [f"{first.statement[0].upper()}{first.statement[1:]}."] if len(confirmations) == 1 else []
     says.append(
