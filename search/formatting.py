@@ -65,6 +65,11 @@ def resume_command(place: StoragePath) -> str:
     return f"{format_command('resume')} {_format_location(place)}"
 
 
+def resume_hint(place: StoragePath) -> str:
+    """Return a line for the end of a search by an error."""
+    return f"nothing of search {place.name} is lost. Resume it: {resume_command(place)}"
+
+
 def replay_command(place: StoragePath) -> str:
     """Return the command that logs to MLflow what is missing there of the search at `place`."""
     return f"{report_command(place)} --replay"

@@ -1,10 +1,12 @@
 """Runs the trials of a search on Ray, with the services that follow them. Importing this file imports Ray and Tune."""
 
 import json
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster import resources
-from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.execution.cluster.connection import find_lost_process, join_thread
 from searchlight.search.execution.cluster.local_machine import (
     leave_out_fp16,
     leave_out_unsupported,
@@ -36,9 +38,10 @@ from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, find_unsupported_modes, identify_audit
 from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
 from searchlight.search.experiment.task_files import AUDIT_FILE
-from searchlight.search.formatting import pluralize, resume_command
+from searchlight.search.formatting import pluralize, resume_command, resume_hint
 from searchlight.search.reporting.console.preflight import format_finding, format_summary
 from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.reporting.console.tables import SafeStream
 from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import SearchRecord
@@ -50,6 +53,8 @@ from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
+LOOK_S = 1.0  # how often Ray is checked while Tune may wait for it
+STUCK_S = 5.0  # how long Tune may take to notice that Ray is lost
 Resources = dict[str, float]
 
 
@@ -110,7 +115,8 @@ def run_on_ray(
     progress.follow(searcher)
     start_budget_timer(stoppers, stop.asked)
     settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audit.request if audit else None)
-    _run_trials(searcher, settings, stoppers, stop, config.local_path)
+    stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)
+    _run_trials(searcher, settings, stoppers, stop, config.local_path, stuck)
     if audit is not None:
         audit.record(study)
     return study.get_record(), tracker
@@ -209,15 +215,60 @@ def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> 
         thread.join()
 
 
+@contextmanager
+def _end_if_stuck(
+    searcher: StudySearcher, services: Sequence[AbstractContextManager[Any]], progress: Progress, place: StoragePath
+) -> Iterator[None]:
+    """End this process if Ray is lost and the block still waits for it: nothing interrupts a call to Ray's head.
+
+    Ray itself would abort the process later, without a line and without an end in MLflow.
+
+    Args:
+        services: Those that end with the search and do not need Ray.
+        place: Where the search lies.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not (lost := find_lost_process()):
+            if over.wait(LOOK_S):
+                return
+        if over.wait(STUCK_S):  # Tune has noticed it, too
+            return
+        try:
+            error = StoreError(lost)
+            searcher.finish(prune=False)
+            searcher.study.record_driver_end(time.time())
+            searcher.study.commit()
+            for service in services:
+                service.__exit__(StoreError, error, None)
+            progress.warn(resume_hint(place))
+            progress.__exit__()
+            print(f"the search has ended: {lost}.", file=SafeStream(sys.stderr), flush=True)
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="lost-ray").start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 def _run_trials(
-    searcher: StudySearcher, settings: GangSettings, stoppers: Stoppers, stop: StopRequest, folder: Path
+    searcher: StudySearcher,
+    settings: GangSettings,
+    stoppers: Stoppers,
+    stop: StopRequest,
+    folder: Path,
+    stuck: AbstractContextManager[None],
 ) -> None:
-    """Run trials until none is left or the search is to stop."""
+    """Run trials until none is left or the search is to stop. `stuck` ends the process if Ray is lost meanwhile."""
     try:
         searcher.recover()
         stoppers.restore(searcher.study.get_trials(), searcher.is_paused)
         if not stop.asked.is_set():  # an earlier driver may have spent the whole budget
-            with _restrict_environment():
+            with _restrict_environment(), stuck:
                 _run_tuner(searcher, settings, folder)
         if searcher.error is not None:
             raise searcher.error

@@ -24,7 +24,7 @@ from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_sign
 from searchlight.search.experiment.task_files import AUDIT_FILE, CODE, copy_code, prepare_task_files
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
-from searchlight.search.formatting import log_model_command, resume_command
+from searchlight.search.formatting import log_model_command, resume_hint
 from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.parquet import FILE, ParquetCallback
@@ -173,8 +173,7 @@ class _Driver:
                 return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop, is_new)
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
             if (folder / "search.yaml").exists():
-                command = resume_command(config.path)
-                self.progress.warn(f"nothing of search {config.name} is lost. Resume it: {command}")
+                self.progress.warn(resume_hint(config.path))
             raise
 
     def _open_study(self, planned: SearchPlan) -> OpenStudy:

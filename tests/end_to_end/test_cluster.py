@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 import ray
+from mlflow.tracking import MlflowClient
 from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 from ray.util import placement_group, placement_group_table, remove_placement_group
@@ -133,6 +134,26 @@ def test_stopped_trials_leave_no_placement_group(cluster):
     assert all(len(both) < 2 or both[0] == both[1] for both in seen), seen
     wait_until(lambda: ray.available_resources().get("CPU") == 4.0, seconds=20)
     assert {row["state"] for row in placement_group_table().values()} == {"REMOVED"}
+
+
+@pytest.mark.slow
+def test_search_whose_head_is_killed_ends_in_good_order(cluster):
+    found, _, cli = cluster(nodes=1)
+    process = cli.start("toy.py:Toy", "--trials", "50", "--name", "headless", "--set", "pause_s=0.2")
+    wait_until(lambda: contains(cli.folder / "runs" / "headless" / "study.journal", "report/1"), process)
+    for name in ("gcs_server", "raylet"):
+        (own,) = found.head_node.all_processes[name]
+        own.process.kill()
+    killed_at = time.monotonic()
+    done = cli.finished(process)
+    assert time.monotonic() - killed_at < 120
+    assert (done.returncode, done.stdout) == (1, "")
+    hint, ending = done.stderr.splitlines()[-2:]
+    assert hint.startswith("nothing of search headless is lost. Resume it: ")
+    assert ending == f"the search has ended: the head of the Ray cluster at {found.address} has not answered for 20 s."
+    client = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("Toy").experiment_id])
+    assert sorted({run.info.status for run in runs}) == ["FAILED", "KILLED"], "the parent, and the trials"
 
 
 def test_no_garbage_is_collected_while_ray_shuts_down(monkeypatch):

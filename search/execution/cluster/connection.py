@@ -22,12 +22,14 @@ from ray.job_config import JobConfig
 
 from searchlight.search import private_api
 from searchlight.search.errors import StoreError
+from searchlight.search.execution.cluster.head_watch import HeadWatch, extend_reconnect_time
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.execution.cluster.session_cleanup import end_session_processes, remove
 from searchlight.trainables.registry import link_modules
 
 logger = logging.getLogger(__name__)
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
+_head: HeadWatch | None = None  # of the cluster that this process has joined
 OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a third of the memory
 
 
@@ -44,14 +46,39 @@ def ray_session(code: Path) -> Iterator[None]:
         services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
         if uses_existing_cluster():
             # Ray uploads both, so that its nodes run this version.
-            folder = services.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-"))
-            links = link_modules(Path(folder, "modules"), code).iterdir()
-            _init_ray(runtime_env={"py_modules": [str(link) for link in links]})
+            _join_cluster(code, services)
         else:
             _start_local_cluster(code, services)
         services.callback(shut_down)
         services.callback(_cancel_color_reset)
         yield
+
+
+def _join_cluster(code: Path, services: ExitStack) -> None:
+    global _head
+    folder = services.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-"))
+    links = link_modules(Path(folder, "modules"), code).iterdir()
+    with _restored_environment():
+        limit_s = extend_reconnect_time()
+        _init_ray(runtime_env={"py_modules": [str(link) for link in links]})
+    services.callback(_forget_head)
+    _head = services.enter_context(HeadWatch(private_api.ray_node.gcs_address, limit_s))
+
+
+def _forget_head() -> None:
+    global _head
+    _head = None
+
+
+@contextmanager
+def _restored_environment() -> Iterator[dict[str, str]]:
+    """Yield the environment of this process, and restore it when the block ends."""
+    before = dict(os.environ)
+    try:
+        yield before
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _start_local_cluster(code: Path, services: ExitStack) -> None:
@@ -62,19 +89,18 @@ def _start_local_cluster(code: Path, services: ExitStack) -> None:
     services.enter_context(janitor)
     # After an error, the janitor also ends Ray's remaining processes.
     services.push(lambda kind, *_: janitor.communicate("" if kind else "ended") and None)
-    # Set in this process, since with a `runtime_env`, Ray cannot start worker processes in advance.
-    before = dict(os.environ)
     links = link_modules(Path(folder, "modules"), code)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(links), *filter(None, [before.get("PYTHONPATH")])])
-    os.environ.setdefault("PL_DISABLE_FORK", "1")  # as Tune sets it: Lightning must not fork a process that runs Ray
-    try:
-        _create_private_token()
-        _start_ray(Path(folder))
-    except Exception as error:  # Ray raises various types, also plain exceptions
-        raise StoreError(f"Ray did not start on this machine: {_describe_failed_start(error, Path(folder))}") from error
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with _restored_environment() as before:
+        # Set in this process, since with a `runtime_env`, Ray cannot start worker processes in advance.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(links), *filter(None, [before.get("PYTHONPATH")])])
+        # As Tune sets it: Lightning must not fork a process that runs Ray.
+        os.environ.setdefault("PL_DISABLE_FORK", "1")
+        try:
+            _create_private_token()
+            _start_ray(Path(folder))
+        except Exception as error:  # Ray raises various types, also plain exceptions
+            reason = _describe_failed_start(error, Path(folder))
+            raise StoreError(f"Ray did not start on this machine: {reason}") from error
 
 
 def _start_ray(folder: Path) -> None:
@@ -82,10 +108,9 @@ def _start_ray(folder: Path) -> None:
 
     It waits so long for the ports of its agents, and no setting of Ray 2.60 changes that.
     """
-    environment = dict(os.environ)
     for may_retry in (True, False):
         try:
-            with _contain_processes():
+            with _restored_environment(), _contain_processes():
                 return _init_ray(
                     address="local",
                     num_cpus=count_available_cpus(),
@@ -98,12 +123,10 @@ def _start_ray(folder: Path) -> None:
             if not may_retry:
                 raise
             logger.warning("Ray is started again, since it did not start: %s", _describe_failed_start(error, folder))
-        # Nothing of the first try may be left: processes, files, settings in this process.
+        # Nothing of the first try may be left.
         ray.shutdown()
         end_session_processes(folder, grace_s=0.0)
         remove(folder / "ray")
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 @contextmanager
@@ -146,10 +169,10 @@ def _describe_failed_start(error: Exception, folder: Path) -> str:
 
 
 def find_lost_process() -> str:
-    """Return which process of this driver's Ray has ended, and how, or "" if none has."""
+    """Return which process of this driver's Ray has ended, and how, or that the head of its cluster is lost, or ""."""
     node = private_api.ray_node
     if node is None or not node.all_processes:  # a cluster started them
-        return ""
+        return "" if _head is None else _head.describe_loss()
     for name, process in node.dead_processes():
         if name in ("gcs_server", "raylet"):
             code = process.returncode
