@@ -10,7 +10,13 @@ import torch
 
 from searchlight.trainables import private_api
 from searchlight.trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
-from searchlight.trainables.isolation.settings import SETTINGS, Setting, forget_safe_classes, forget_warnings
+from searchlight.trainables.isolation.settings import (
+    SETTINGS,
+    Setting,
+    forget_safe_classes,
+    forget_warnings,
+    reset_singletons,
+)
 from searchlight.trainables.registry import OwnModules, load_class
 
 UNREADABLE = object()
@@ -37,6 +43,7 @@ class ProcessSnapshot:
         """
         self._restore_settings()  # first, since hooks and handlers hold objects of the trial
         forget_warnings()
+        reset_singletons()
         torch.clear_autocast_cache()
         torch.compiler.reset()  # its limit of recompilations counts all trials together
         has_own_modules = self._own.forget()

@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +24,14 @@ from searchlight.trainables import private_api
 OURS = "searchlight"  # the worker listens to this logger and those below it
 PRIVATE = "searchlight.trainables.private_api."
 NEW_LOGGER: tuple[Any, ...] = (logging.NOTSET, False, True, [], [])  # the state of a logger that nobody has changed
+
+
+SINGLETONS = (  # a module, and the call that resets its state
+    ("accelerate.state", "accelerate.state.AcceleratorState._shared_state.clear()"),
+    ("accelerate.state", "accelerate.state.PartialState._shared_state.clear()"),
+    ("accelerate.state", "accelerate.state.GradientState._shared_state.clear()"),
+    ("hydra.core.global_hydra", "hydra.core.global_hydra.GlobalHydra.instance().clear()"),
+)
 
 
 class Setting(NamedTuple):
@@ -68,6 +77,15 @@ def write_name(name: str, value: Any) -> None:
 def is_cuda_in_use() -> bool:
     """Return whether this process has begun to use a GPU."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def reset_singletons() -> None:
+    """Reset states that libraries keep for the whole process, and refuse to set a second time."""
+    for module, reset in SINGLETONS:
+        if module in sys.modules:
+            # In a version without this name, the next trial may fail, and then begins again in new workers.
+            with suppress(AttributeError):
+                resolve(reset)
 
 
 def forget_warnings() -> None:

@@ -61,12 +61,27 @@ class FunctionRunner(TrialRunner):
         super().__init__(*arguments, **settings)
         self._rays = get_train_fn_utils()
         self._session: Session | None = None
+        self._errors: set[tuple[str, str]] = set()  # that were raised in a process which had run no other trial
         self.watch_steps: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
     @property
     def thread(self) -> int:
         own = self._session.thread.ident if self._session and self._session.thread else None
         return own or super().thread
+
+    def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
+        is_used, has_reported = self._trials > 0, False
+        for report in super()._run_segment(segment):
+            if isinstance(report, SegmentEnd) and report.traceback and self.context.world_size == 1:
+                error = (report.reason.partition(":")[0], report.location)
+                if not is_used:
+                    self._errors.add(error)
+                elif not has_reported and error not in self._errors:
+                    # Some libraries, e.g. Accelerate, refuse to be set up twice in a process.
+                    yield Migration(f"it failed in a used worker ({report.reason})", report.notes)
+                    return
+            has_reported = True
+            yield report
 
     @property
     def must_continue(self) -> bool:

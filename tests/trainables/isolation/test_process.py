@@ -136,6 +136,15 @@ def refuse(*value: Any) -> None:
     raise RuntimeError("not after parallel work has started")
 
 
+def test_trials_may_use_accelerate_with_other_precisions(leaky):
+    accelerate = pytest.importorskip("accelerate")
+    for precision in ("no", "bf16"):
+        accelerator = accelerate.Accelerator(mixed_precision=precision, cpu=True)
+        assert accelerator.mixed_precision == precision
+        del accelerator
+        leaky._process.restore()
+
+
 def test_setting_unreadable_at_first_is_not_compared(monkeypatch):
     monkeypatch.setitem(SETTINGS, "the umask", SETTINGS["the umask"]._replace(read=refuse))
     process = ProcessSnapshot(f"{HERE}:Leaky")

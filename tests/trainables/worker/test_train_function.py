@@ -189,6 +189,19 @@ def test_trial_that_does_not_continue_ends_where_it_waits(stretch):
     assert train_functions.SEEN == ["closed 0", "closed 1", "closed 0"]
 
 
+def test_trial_that_fails_in_a_used_worker_begins_again_in_a_new_one(stretch, monkeypatch):
+    monkeypatch.setattr(train_functions.ray.train, "set_up_by_a_test", None, raising=False)
+    monkeypatch.delattr(train_functions.ray.train, "set_up_by_a_test")
+    worker = workers("needs_a_new_process")
+    assert len(list(worker.run(stretch(until=1, is_last=True)))) == 2
+    (report,) = worker.run(stretch(trial=1))
+    assert report == messages.Migration("it failed in a used worker (RuntimeError: restart your runtime in trial 1)")
+    new = workers("needs_a_new_process")
+    for trial in (1, 2):  # it fails there, too, so a later trial that fails alike is not tried again
+        (end,) = new.run(stretch(trial=trial, always=True))
+        assert (end.outcome, end.reason) == ("failed", f"RuntimeError: restart your runtime in trial {trial}")
+
+
 def test_workers_move_between_segments_only_if_the_trial_is_saved(stretch):
     worker = workers("resumes")
     list(worker.run(stretch(until=2, every=2)))

@@ -54,6 +54,14 @@ def forgets(config):
             SEEN.append("caught")
 
 
+def needs_a_new_process(config):
+    """Fails where a library was set up before, as Accelerate does; or always."""
+    if hasattr(ray.train, "set_up_by_a_test") or config.get("always"):
+        raise RuntimeError(f"restart your runtime in trial {config['trial']}")
+    ray.train.set_up_by_a_test = True
+    ray.train.report({"loss": 1.0})
+
+
 def closes(config):
     """Reports for ever, and closes what it has open."""
     try:
