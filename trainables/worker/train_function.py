@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import logging
 import math
+import os
 import queue
 import shutil
 import threading
@@ -26,7 +27,7 @@ import torch
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
 from searchlight.trainables.checkpoint.file import UnwritableError
-from searchlight.trainables.context import rng
+from searchlight.trainables.context import Context, rng
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.preflight.function_audit import watch_steps
 from searchlight.trainables.private_api import get_train_fn_utils, set_train_fn_utils
@@ -39,10 +40,13 @@ from searchlight.trainables.worker.messages import (
     SegmentAssignment,
     SegmentEnd,
     WorkerReport,
+    WorkerSettings,
 )
 from searchlight.trainables.worker.worker import TrialRunner, build_interruption, build_unwritable, work
 
 logger = logging.getLogger(__name__)
+# The variables of torchrun, which Ray Train sets, too. Scripts read them as a sign of several processes.
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def work_on_function(config: dict[str, Any]) -> None:
@@ -57,8 +61,11 @@ class FunctionRunner(TrialRunner):
     returns. Otherwise it ends the function, and a later segment calls it again, which resumes from its checkpoint.
     """
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(self, settings: WorkerSettings, context: Context, *arguments: Any, **options: Any) -> None:
+        if context.world_size == 1:
+            for name in LAUNCHED:  # first: the environment is restored after each trial
+                os.environ.pop(name, None)
+        super().__init__(settings, context, *arguments, **options)
         self._rays = get_train_fn_utils()
         self._session: Session | None = None
         self._errors: set[tuple[str, str]] = set()  # that were raised in a process which had run no other trial

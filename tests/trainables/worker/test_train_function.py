@@ -3,6 +3,7 @@
 import inspect
 import logging
 import math
+import os
 import re
 import sys
 import threading
@@ -187,6 +188,13 @@ def test_trial_that_does_not_continue_ends_where_it_waits(stretch):
     assert train_functions.SEEN == ["closed 0", "closed 1"]
     worker.drop_trial_unless_continued(None)
     assert train_functions.SEEN == ["closed 0", "closed 1", "closed 0"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_variables_of_torchrun_show_only_several_workers(monkeypatch, ranks):
+    monkeypatch.setenv("RANK", "0")
+    workers("draws", context=Context(world_size=ranks))._process.restore()
+    assert ("RANK" in os.environ) == (ranks == 2)
 
 
 def test_trial_that_fails_in_a_used_worker_begins_again_in_a_new_one(stretch, monkeypatch):
