@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
 from searchlight.search.study.trial import WITH_RESULT, gpu_seconds_used, intermediate_values, is_confirming
 
+CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 ALIKE = 5  # first trials that fail with the same error
 HOUR = 3600.0
 Record = tuple[float, int, Callable[[], None]]  # a call with its time in seconds since 1970 and its trial
@@ -230,6 +232,15 @@ class Stoppers:
             self._alike.record_end(number, reason)
             if self._alike.is_triggered:
                 self.stop(f"the first {self._alike.many} trials failed with the same error: {reason}{where}")
+
+    def start_timer(self, is_over: threading.Event) -> None:
+        """Start a thread that checks the GPU-hours until `is_over` is set."""
+
+        def check() -> None:
+            while not is_over.wait(CHECK_S):
+                self.check_gpu_hours()
+
+        threading.Thread(target=check, daemon=True, name="budget").start()
 
     def check_gpu_hours(self) -> None:
         """Stop the search if all GPU-hours are used, or its trials if only the reserved ones are left."""

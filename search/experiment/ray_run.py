@@ -5,11 +5,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import ray
 from ray import tune
@@ -33,10 +33,9 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from searchlight.search.execution.watchdog import Watchdog
-from searchlight.search.experiment.opening import OpenStudy
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, find_unsupported_modes, identify_audit
-from searchlight.search.experiment.stop import StopRequest, build_stoppers, start_budget_timer
+from searchlight.search.experiment.stop import RESERVE, StopRequest
 from searchlight.search.experiment.task_files import AUDIT_FILE
 from searchlight.search.formatting import pluralize, resume_command, resume_hint
 from searchlight.search.reporting.console.preflight import format_finding, format_summary
@@ -44,6 +43,7 @@ from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.console.tables import SafeStream
 from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.space.search_space import Space
+from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
@@ -58,33 +58,51 @@ STUCK_S = 5.0  # how long Tune may take to notice that Ray is lost
 Resources = dict[str, float]
 
 
+class Cluster(NamedTuple):
+    """What the nodes give to a search: the resources of one worker, and whether its GPUs are only declared."""
+
+    worker: Resources
+    is_rehearsal: bool
+
+
+def inspect_cluster(planned: SearchPlan, progress: Progress, is_new: bool) -> tuple[SearchPlan, Cluster]:
+    """Check the nodes of the running Ray. Return the plan of a search that they can run, and what they give to it.
+
+    The nodes may narrow the search space of a new search. A resumed one keeps its own.
+    """
+    config = planned.config
+    present, growing = resources.get_node_resources(), resources.autoscaler_limits()
+    is_joined = uses_existing_cluster()
+    checked = check_nodes(config.path, config.gpus_per_worker, growing) if is_joined else ClusterCheck()
+    for note in checked.notes:
+        progress.warn(note)
+    worker = resources.resolve_worker_resources(config, present, growing)
+    gangs = resources.num_gangs(config, config.trials, worker, present, growing)
+    progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config.workers, worker)}")
+    # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
+    if is_new and not worker.get("GPU") and not config.warm_start:
+        before, planned = len(planned.notes), _leave_out_precisions(planned)
+        for note in planned.notes[before:]:
+            progress.warn(note)
+    return planned, Cluster(worker, checked.rehearsal)
+
+
 def run_on_ray(
     services: ExitStack,
     planned: SearchPlan,
+    cluster: Cluster,
+    study: SearchStudy,
     files: StoragePath,
-    open_study: Callable[[SearchPlan], OpenStudy],
     progress: Progress,
     stop: StopRequest,
-    is_new: bool,
 ) -> tuple[SearchRecord, MLflowCallback]:
     """Run the trials on the running Ray. Return the content of the study and of MLflow afterwards.
 
     Args:
         services: Receives the services that end with the trials, in reverse order: threads that use Ray end before Ray.
         files: The folder that the task's `prepare` filled.
-        open_study: Called once the nodes are checked: a search that cannot run leaves no study.
-        is_new: Whether the nodes may still narrow the search space. A resumed search keeps its own.
     """
-    config, start = planned.config, services.enter_context
-    worker, cluster = _inspect_cluster(config, progress)
-    # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
-    if is_new and not worker.get("GPU") and not config.warm_start:
-        before = planned.notes
-        planned = _leave_out_precisions(planned)
-        for note in planned.notes[len(before) :]:
-            progress.warn(note)
-    opened = open_study(planned)
-    study = opened.study
+    config, worker, start = planned.config, cluster.worker, services.enter_context
     # On the driver's node, which cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     gang_resources = {name: amount * config.workers for name, amount in worker.items()}
@@ -113,8 +131,8 @@ def run_on_ray(
         study, planned.space, planned.schedule, limits, config.path, attempt, observers, planned.confirmation
     )
     progress.follow(searcher)
-    start_budget_timer(stoppers, stop.asked)
-    settings = _gang_settings(planned, worker, registry, files, cluster.rehearsal, audit.request if audit else None)
+    stoppers.start_timer(stop.asked)
+    settings = _gang_settings(planned, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)
     _run_trials(searcher, settings, stoppers, stop, config.local_path, stuck)
     if audit is not None:
@@ -156,42 +174,44 @@ def _narrow(planned: SearchPlan, space: Space, notes: tuple[str, ...]) -> Search
     return replace(planned, space=space, first=tuple(first), notes=planned.notes + notes)
 
 
-def _inspect_cluster(config: SearchConfig, progress: Progress) -> tuple[Resources, ClusterCheck]:
-    """Return the resources of one worker, and the result of the node check of a joined cluster."""
-    present, growing = resources.get_node_resources(), resources.autoscaler_limits()
-    is_joined = uses_existing_cluster()
-    checked = ClusterCheck()
-    if is_joined:
-        checked = check_nodes(config.path, config.gpus_per_worker, growing)
-    for note in checked.notes:
-        progress.warn(note)
-    worker = resources.resolve_worker_resources(config, present, growing)
-    gangs = resources.num_gangs(config, config.trials, worker, present, growing)
-    progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config.workers, worker)}")
-    return worker, checked
-
-
 def _gang_settings(
-    planned: SearchPlan,
-    worker: Resources,
-    registry: Any,
-    files: StoragePath,
-    is_rehearsal: bool,
-    audit: dict[str, Any] | None,
+    planned: SearchPlan, cluster: Cluster, registry: Any, files: StoragePath, audit: dict[str, Any] | None
 ) -> GangSettings:
-    config, grows = planned.config, resources.autoscaler_limits() is not None
+    config, worker, grows = planned.config, cluster.worker, resources.autoscaler_limits() is not None
     settings = WorkerSettings(
         task=planned.source.reference,
         objective="" if planned.source.task_class else planned.objective.metric,
         others=[other.metric for other in planned.objectives[1:]],
         files=str(files),
-        rehearsal=is_rehearsal,
+        rehearsal=cluster.is_rehearsal,
         stall_timeout=config.stall_timeout,
         recycle_after=config.recycle_after,
         audit=audit,
         gpus=config.workers * (worker.get("GPU") or 1.0),
     )
     return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)
+
+
+def build_stoppers(
+    planned: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
+) -> Stoppers:
+    """Return the stoppers of a search whose workers have resources `worker`. Without GPUs, a worker counts as one."""
+    config = planned.config
+    target = StopCondition.from_text(config.stop_when) if config.stop_when else None
+    gpus = config.workers * (worker.get("GPU", 0) or 1)
+    return Stoppers(
+        planned.objective,
+        planned.trials,
+        target,
+        config.patience,
+        config.gpu_hours,
+        gpus=gpus,
+        reserve=RESERVE,
+        stop=stop,
+        end_search=stop.end_search if planned.confirmation else None,
+        confirms_target=config.confirm is not None,  # else who names a target wants no more trainings than it takes
+        say=say,
+    )
 
 
 @contextmanager

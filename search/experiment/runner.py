@@ -165,21 +165,20 @@ class _Driver:
 
                 copy_code(planned.source, folder)
                 services.enter_context(ray_session(folder / CODE))
-                from searchlight.search.experiment.ray_run import (
-                    run_on_ray,  # imports Tune while Ray starts its worker processes
-                )
+                # This imports Tune while Ray starts its worker processes.
+                from searchlight.search.experiment.ray_run import inspect_cluster, run_on_ray
 
-                is_new = self.opened is None
-                return run_on_ray(services, planned, files, self._open_study, self.progress, self.stop, is_new)
+                self.planned, cluster = inspect_cluster(planned, self.progress, is_new=self.opened is None)
+                study = self._open_study().study  # once the nodes are checked: a search that cannot run leaves no study
+                return run_on_ray(services, self.planned, cluster, study, files, self.progress, self.stop)
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
             if (folder / "search.yaml").exists():
                 self.progress.warn(resume_hint(config.path))
             raise
 
-    def _open_study(self, planned: SearchPlan) -> OpenStudy:
+    def _open_study(self) -> OpenStudy:
         """Open the study of a new search. Bring the files of any search to where the search lies."""
-        self.planned = planned
-        self.opened = self.opened or create_search(planned, self.uploader.copy)
+        self.opened = self.opened or create_search(self.planned, self.uploader.copy)
         self.opened.study.record_driver_start(self.start)
         with storage_errors():  # a resumed search may have new code, and new files of its task
             self.uploader.copy()

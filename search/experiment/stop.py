@@ -1,17 +1,12 @@
-"""Ends a search before its trials are spent: on a signal, after its time budget, or by a stopper."""
+"""Ends a search before its trials are spent: on a signal, or after its time budget."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from searchlight.search.execution.stoppers import Stoppers
-from searchlight.search.experiment.plan import SearchPlan
-from searchlight.search.space.stop_condition import StopCondition
-
 RESERVE = 1 / 6  # of a time budget and of GPU-hours for confirming runs, which are a fifth of the trials' epochs
-CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 
 
 class StopRequest:
@@ -78,35 +73,3 @@ def handle_signals(stop: StopRequest, time_budget_s: float | None, reserve: floa
             timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def build_stoppers(
-    planned: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
-) -> Stoppers:
-    """Return the stoppers of a search whose workers have resources `worker`. Without GPUs, a worker counts as one."""
-    config = planned.config
-    target = StopCondition.from_text(config.stop_when) if config.stop_when else None
-    gpus = config.workers * (worker.get("GPU", 0) or 1)
-    return Stoppers(
-        planned.objective,
-        planned.trials,
-        target,
-        config.patience,
-        config.gpu_hours,
-        gpus=gpus,
-        reserve=RESERVE,
-        stop=stop,
-        end_search=stop.end_search if planned.confirmation else None,
-        confirms_target=config.confirm is not None,  # else who names a target wants no more trainings than it takes
-        say=say,
-    )
-
-
-def start_budget_timer(budget: Stoppers, asked: threading.Event) -> None:
-    """Start a thread that checks the GPU-hours until `asked` is set."""
-
-    def check() -> None:
-        while not asked.wait(CHECK_S):
-            budget.check_gpu_hours()
-
-    threading.Thread(target=check, daemon=True, name="budget").start()

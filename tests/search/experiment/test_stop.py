@@ -8,12 +8,10 @@ import pytest
 from searchlight.search.config import load_config
 from searchlight.search.execution.stoppers import HOUR, Stoppers
 from searchlight.search.experiment import plan
-from searchlight.search.experiment import stop as stop_module
+from searchlight.search.experiment.ray_run import build_stoppers
 from searchlight.search.experiment.stop import (
     StopRequest,
-    build_stoppers,
     handle_signals,
-    start_budget_timer,
 )
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.space.stop_condition import StopCondition
@@ -92,10 +90,10 @@ def test_signal_stops_and_the_second_one_ends_at_once(stop):
 
 
 def test_gpu_hours_are_checked_until_the_search_ends(stop, monkeypatch):
-    monkeypatch.setattr(stop_module, "CHECK_S", 0.01)
+    monkeypatch.setattr("searchlight.search.execution.stoppers.CHECK_S", 0.01)
     budget, before = Stoppers(gpu_hours=1e-9, stop=stop), set(threading.enumerate())
     budget.record_segment_start(0)
-    start_budget_timer(budget, stop.asked)
+    budget.start_timer(stop.asked)
     assert stop.asked.wait(10)
     assert stop.reasons == ["1e-09 GPU-hours"]
     for thread in set(threading.enumerate()) - before:
