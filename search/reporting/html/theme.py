@@ -10,7 +10,7 @@ from html import escape
 from math import ceil
 from typing import Any
 
-from plotly.graph_objects import Figure
+from plotly.graph_objects import Figure, Scatter
 
 from searchlight.search.formatting import format_duration
 
@@ -83,6 +83,13 @@ def build_outcome_marker(outcome: str, size: int, opacity: float) -> dict[str, A
     """Return plotly's marker of trials that ended with `outcome`."""
     symbol = SYMBOLS.get(outcome, "circle")
     return {"color": OUTCOME_COLORS[outcome], "symbol": symbol, "size": size, "opacity": opacity}
+
+
+def build_points(points: Iterable[tuple[Any, Any, Any]], name: str, marker: Any, hover: str, **style: Any) -> Scatter:
+    """Return plotly's trace of `points`: x, y, and what `%{customdata}` stands for in the text `hover`."""
+    x, y, data = (list(column) for column in zip(*points, strict=True)) if (points := [*points]) else ([], [], [])
+    named = {"mode": "markers", "name": name, "marker": marker, "hovertemplate": f"{hover}<extra></extra>", **style}
+    return Scatter(x=x, y=y, customdata=data, **named)
 
 
 def mark_pauses(figure: Figure, pauses: Iterable[tuple[float, float]]) -> Figure:

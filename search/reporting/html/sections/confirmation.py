@@ -1,8 +1,8 @@
 """The confirming runs: finalists and the defaults under new seeds."""
 
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 
-from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config
+from searchlight.search.analysis.confirmation import Confirmation, describe_config
 from searchlight.search.analysis.confirmed_best import (
     build_confirmation_rows,
     confirm,
@@ -45,34 +45,17 @@ def build(searched: SearchRecord) -> Section | None:
 def _build_figure(confirmation: Confirmation) -> Figure:
     configs = confirmation.configs[::-1]  # plotly draws the first one lowest
     names = [describe_config(config.trial) for config in configs]
-    runs = Scatter(
-        x=[value for config in configs for value in config.values.values()],
-        y=[name for name, config in zip(names, configs, strict=True) for _ in config.values],
-        customdata=[seed for config in configs for seed in config.values],
-        mode="markers",
-        name="one run",
-        marker={"color": theme.GRAY, "size": 8, "opacity": 0.7},
-        hovertemplate="%{y}, seed %{customdata}<br>%{x:.4~g}<extra></extra>",
-    )
-    means = Scatter(
-        x=[config.mean for config in configs],
-        y=names,
-        error_x=_build_error_bars(configs),
-        mode="markers",
-        name="mean and 90 % interval",
-        marker={"color": theme.ACCENT, "size": 11, "symbol": "diamond"},
-        hovertemplate="%{y}<br>%{x:.4~g}<extra></extra>",
+    values = [(x, y, seed) for y, config in zip(names, configs, strict=True) for seed, x in config.values.items()]
+    gray = {"color": theme.GRAY, "size": 8, "opacity": 0.7}
+    runs = theme.build_points(values, "one run", gray, "%{y}, seed %{customdata}<br>%{x:.4~g}")
+    above = [config.interval[1] - config.mean for config in configs]
+    below = [config.mean - config.interval[0] for config in configs]
+    means = theme.build_points(
+        [(config.mean, name, "") for name, config in zip(names, configs, strict=True)],
+        "mean and 90 % interval",
+        {"color": theme.ACCENT, "size": 11, "symbol": "diamond"},
+        "%{y}<br>%{x:.4~g}",
+        error_x={"symmetric": False, "array": above, "arrayminus": below, "color": theme.ACCENT, "thickness": 2},
     )
     height = 110 + ROW * len(configs)
     return theme.build_figure(runs, means, x=confirmation.objective.metric, height=height)
-
-
-def _build_error_bars(configs: tuple[ConfirmedConfig, ...]) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [config.interval[1] - config.mean for config in configs],
-        "arrayminus": [config.mean - config.interval[0] for config in configs],
-        "color": theme.ACCENT,
-        "thickness": 2,
-    }

@@ -60,31 +60,20 @@ def _summary_text(trials: Sequence[FrozenTrial]) -> str:
 
 def _build_curves(trials: Sequence[FrozenTrial], label: str, **style: Any) -> Scatter:
     """Return the curves of all `trials` as one trace, with gaps between them."""
-    x: list[int | None] = []
-    y: list[float | None] = []
-    numbers: list[int | None] = []
+    points: list[tuple[int | None, float | None, int | None]] = []
     for trial in trials:
         curve = sorted(intermediate_values(trial).items())
-        x += [*(epoch for epoch, _ in curve), None]
-        y += [*(float(f"{value:.{DIGITS}g}") for _, value in curve), None]
-        numbers += [trial.number] * len(curve) + [None]
-    return Scatter(x=x, y=y, customdata=numbers, hovertemplate=_build_hover_template(label), **style)
+        points += [(epoch, float(f"{value:.{DIGITS}g}"), trial.number) for epoch, value in curve]
+        points.append((None, None, None))
+    return theme.build_points(points, hover=_describe_point(label), **{"marker": None, **style})
 
 
 def _build_end_markers(trials: Sequence[FrozenTrial], outcome: str) -> Scatter:
     """Return a marker at the end of each curve, which makes curves of one report visible."""
-    last = [max(intermediate_values(trial).items()) for trial in trials]
-    return Scatter(
-        x=[epoch for epoch, _ in last],
-        y=[value for _, value in last],
-        customdata=[trial.number for trial in trials],
-        mode="markers",
-        legendgroup=outcome,
-        showlegend=False,
-        marker=theme.build_outcome_marker(outcome, 6, min(1.0, FADED[outcome] + 0.3)),
-        hovertemplate=_build_hover_template(outcome),
-    )
+    points = [(*max(intermediate_values(trial).items()), trial.number) for trial in trials]
+    marker = theme.build_outcome_marker(outcome, 6, min(1.0, FADED[outcome] + 0.3))
+    return theme.build_points(points, outcome, marker, _describe_point(outcome), legendgroup=outcome, showlegend=False)
 
 
-def _build_hover_template(label: str) -> str:
-    return f"trial %{{customdata}}, {label}<br>epoch %{{x}}: %{{y:.4~g}}<extra></extra>"
+def _describe_point(label: str) -> str:
+    return f"trial %{{customdata}}, {label}<br>epoch %{{x}}: %{{y:.4~g}}"

@@ -109,17 +109,12 @@ def _build_figure(
     for outcome in OUTCOMES:
         trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
         if placed := [(at, trial) for trial in trials if (at := get_position(trial)) is not None]:
-            traces.append(
-                Scatter(
-                    x=[at for at, _ in placed],
-                    y=[get_best_value(trial, objective) for _, trial in placed],
-                    customdata=[trial.number for _, trial in placed],
-                    mode="markers",
-                    name=outcome,
-                    marker=theme.build_outcome_marker(outcome, 8, 0.8),
-                    hovertemplate=f"trial %{{customdata}}, {outcome}<br>%{{y:.4~g}}<extra></extra>",
-                )
+            points = [(at, get_best_value(trial, objective), trial.number) for at, trial in placed]
+            marker, hover = (
+                theme.build_outcome_marker(outcome, 8, 0.8),
+                f"trial %{{customdata}}, {outcome}<br>%{{y:.4~g}}",
             )
+            traces.append(theme.build_points(points, outcome, marker, hover))
     line = {"color": theme.INK, "width": 2.5, "shape": "hv"}
     traces.append(Scatter(x=x_best, y=y_best, mode="lines", name="best so far", line=line, hoverinfo="skip"))
     figure = theme.build_figure(*traces, y=objective.metric, **layout)

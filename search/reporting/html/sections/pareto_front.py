@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from optuna.trial import FrozenTrial
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure
 
 from searchlight.search.analysis.best_trials import ParetoTrial, find_pareto_front
 from searchlight.search.formatting import format_trials, format_value, pluralize
@@ -67,27 +67,19 @@ def _build_figure(
     on_front = {trial.trial_id for trial in front}
     beaten = [(trial, point) for trial, point in points if trial.number not in on_front]
     ordered = sorted((trial for trial in front if math.isfinite(trial.values[y])), key=lambda trial: trial.values[x])
-    return theme.build_figure(
-        Scatter(
-            x=[point[0] for _, point in beaten],
-            y=[point[index] for _, point in beaten],
-            customdata=[trial.number for trial, _ in beaten],
-            mode="markers",
-            name="beaten",
-            marker={"color": theme.GRAY, "size": 7, "opacity": 0.6},
-            hovertemplate="trial %{customdata}<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
-        ),
-        Scatter(
-            x=[trial.values[x] for trial in ordered],
-            y=[trial.values[y] for trial in ordered],
-            customdata=[trial.trial_id for trial in ordered],
-            # With more than two objectives, the front is no line in two dimensions.
-            mode="lines+markers" if len(front[0].values) == 2 else "markers",
-            name="front",
-            line={"color": theme.ACCENT, "width": 2},
-            marker={"color": theme.ACCENT, "size": 10},
-            hovertemplate="trial %{customdata}, on the front<br>%{x:.4~g}, %{y:.4~g}<extra></extra>",
-        ),
-        x=x,
-        y=y,
+    others = theme.build_points(
+        [(point[0], point[index], trial.number) for trial, point in beaten],
+        "beaten",
+        {"color": theme.GRAY, "size": 7, "opacity": 0.6},
+        "trial %{customdata}<br>%{x:.4~g}, %{y:.4~g}",
     )
+    best = theme.build_points(
+        [(trial.values[x], trial.values[y], trial.trial_id) for trial in ordered],
+        "front",
+        {"color": theme.ACCENT, "size": 10},
+        "trial %{customdata}, on the front<br>%{x:.4~g}, %{y:.4~g}",
+        # With more than two objectives, the front is no line in two dimensions.
+        mode="lines+markers" if len(front[0].values) == 2 else "markers",
+        line={"color": theme.ACCENT, "width": 2},
+    )
+    return theme.build_figure(others, best, x=x, y=y)

@@ -37,16 +37,8 @@ def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float])
         return f"trial {trial.number}, {get_outcome(trial)}<br>{choice}: {value}"
 
     def build_markers(matching: Sequence[FrozenTrial], name: str, marker: Mapping[str, Any]) -> Scatter:
-        return Scatter(
-            x=[axis.get_position(trial) for trial in matching],
-            y=[get_height(trial) for trial in matching],
-            text=[format_hover_text(trial) for trial in matching],
-            mode="markers",
-            name=name,
-            cliponaxis=False,
-            marker=marker,
-            hovertemplate="%{text}<extra></extra>",
-        )
+        points = [(axis.get_position(trial), get_height(trial), format_hover_text(trial)) for trial in matching]
+        return theme.build_points(points, name, marker, "%{customdata}", cliponaxis=False)
 
     traces = []
     for outcome, opacity in OPACITY.items():

@@ -92,14 +92,14 @@ def test_trials_of_one_choice_lie_beside_each_other():
     figure = shown(build_slice, drawn(30, chance), "kind")
     assert list(figure.layout.xaxis.ticktext) == ["a", "b", "c"]
     dots = figure.data[0]
-    for x, text in zip(dots.x, dots.text, strict=True):
+    for x, text in zip(dots.x, dots.customdata, strict=True):
         assert "abc"[round(x)] == text.split("<br>")[1][0]
     assert len(set(dots.x)) == 30
 
 
 def test_markup_in_a_choice_is_escaped():
     made = search([trial(0, scores=[0.5], params={"k": "<b>"}, space={"k": CategoricalDistribution(["<b>", "a"])})])
-    assert "&lt;b&gt;" in shown(build_slice, made, "k").data[0].text[0]
+    assert "&lt;b&gt;" in shown(build_slice, made, "k").data[0].customdata[0]
 
 
 @pytest.mark.parametrize(
