@@ -47,8 +47,7 @@ from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
-from searchlight.search.tracking.tracker import MLflowCallback
-from searchlight.search.tracking.tracker_factory import create_tracker
+from searchlight.search.tracking.tracker import MLflowCallback, create_tracker
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings

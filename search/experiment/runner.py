@@ -33,8 +33,7 @@ from searchlight.search.tracking.description import render_description
 from searchlight.search.tracking.errors import ModelError, TrackingError
 from searchlight.search.tracking.events import make_search_end
 from searchlight.search.tracking.model.best_model import log_best
-from searchlight.search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback
-from searchlight.search.tracking.tracker_factory import create_tracker
+from searchlight.search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback, create_tracker
 from searchlight.search.tracking.uri import prepare_process
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -12,14 +12,18 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from searchlight.search.analysis.timeline import running_time
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import replay_command
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
+from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
+from searchlight.search.tracking import provenance
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
 from searchlight.search.tracking.events import SPOOL, Event, build_events, make_search_end, write_spool
+from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.runs import Runs
-from searchlight.search.tracking.uri import redact
+from searchlight.search.tracking.uri import redact, resolve_tracking_uri, tracking_environment
 
 LATEST_S = 30.0  # MLflow is connected after this time, even without a report
 RETRY_S = 2.0
@@ -237,3 +241,31 @@ class MLflowCallback(TrialCallback):
         assert self._end is not None
         self._runs.end_parent(self._end)
         self._ended = True
+
+
+def create_tracker(
+    config: TrackingOptions,
+    options: Mapping[str, Any],
+    modules: Mapping[str, Path],
+    study: SearchStudy,
+    say: Callable[[str], None],
+    nodes: Sequence[Mapping[str, float]] | None = None,
+) -> MLflowCallback:
+    """Create the callback that logs a search to MLflow. First, it logs data of the study that MLflow has missed.
+
+    Args:
+        config: Where the search is, and where it is logged.
+        options: All options of the search by key, as they are in force.
+        modules: The files that the task imports, by the name of their copy.
+        study: The open study of the search.
+        say: Called with a line for the user.
+        nodes: The resources of each node of Ray, or None if no trial will run any more.
+    """
+    write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
+    location = resolve_tracking_uri(config, tracking_environment(study.metadata))
+    start_time = running_time(study.get_record()).start
+    runs = Runs(config, *location, study.metadata, study.objectives, start_time, options)
+    prepare = None
+    if nodes is not None:
+        prepare = partial(provenance.write, config.local_path, options["task"], modules, nodes)
+    return MLflowCallback(runs, study.get_trials(), say, prepare)
