@@ -30,6 +30,8 @@ from searchlight.trainables.registry import link_modules
 logger = logging.getLogger(__name__)
 LOGGED_ERROR = re.compile(r"\[[^]]+ [EFC] \d").match  # a line of level error, fatal or critical
 _head: HeadWatch | None = None  # of the cluster that this process has joined
+# What a process of Ray may log, of each stream: the present file and one before it. Ray's default is no limit.
+LOG_LIMITS = {"RAY_ROTATION_MAX_BYTES": str(8 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "1"}
 OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a third of the memory
 
 
@@ -92,6 +94,7 @@ def _start_local_cluster(code: Path, services: ExitStack) -> None:
     links = link_modules(Path(folder, "modules"), code)
     with _restored_environment() as before:
         # Set in this process, since with a `runtime_env`, Ray cannot start worker processes in advance.
+        os.environ.update({name: value for name, value in LOG_LIMITS.items() if name not in before})
         os.environ["PYTHONPATH"] = os.pathsep.join([str(links), *filter(None, [before.get("PYTHONPATH")])])
         # As Tune sets it: Lightning must not fork a process that runs Ray.
         os.environ.setdefault("PL_DISABLE_FORK", "1")
