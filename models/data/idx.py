@@ -15,7 +15,6 @@ from searchlight.models.data.samples import Domain, Samples, Source
 PARTS = ("train", "t10k")
 UNSIGNED_BYTES = 8  # the type of the elements, third byte of the file
 BRIGHTEST = 255
-NAMES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte"
 
 
 def is_idx(folder: Path) -> bool:
@@ -61,8 +60,6 @@ def _read_part(folder: Path, part: str) -> Samples:
 
 def _read_shapes(folder: Path, part: str) -> list[tuple[Path, tuple[int, ...]]]:
     """Return the files of images and labels of one part, with the shapes in their headers."""
-    if not folder.is_dir():
-        raise ValueError(f"source must be a folder with {NAMES}, but got {str(folder)!r}, which is none. Correct it.")
     images, labels = _find(folder, f"{part}-images", 3), _find(folder, f"{part}-labels", 1)
     if images[1][0] != labels[1][0] or math.prod(images[1]) == 0:
         raise ValueError(

@@ -25,7 +25,7 @@ def load(source: str, length: int = 128, folder: Path | None = None) -> Source:
         folder: The corpus of "text", written by `build_corpus`.
 
     Raises:
-        ValueError: The source is unknown, or its data is missing, broken or too small.
+        ValueError: Its data is missing, broken or too small.
     """
     check(source, length, folder)
     return replace(_load(source, length, folder), name=source)
@@ -40,10 +40,9 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
     if source in ("digits", "series"):
         return
     if source == "text":
-        corpus = _require_corpus(folder)
-        if not is_corpus(corpus):
-            raise ValueError(f"source must have a corpus to be text, but there is none in {corpus}. Build it before.")
-        check_corpus(corpus, length)
+        if folder is None or not is_corpus(folder):
+            raise ValueError(f"source must have a corpus to be text, but there is none in {folder}. Build it before.")
+        check_corpus(folder, length)
         return
 
     kind, _, name = source.partition(":")
@@ -52,11 +51,6 @@ def check(source: str, length: int = 128, folder: Path | None = None) -> None:
         return
 
     path = Path(name if kind == "idx" else source)
-    if not path.is_absolute():
-        raise ValueError(
-            f"source must be {', '.join(SOURCES)}, idx:PATH, hub:NAME, or the absolute path of a folder, but got "
-            f"{source!r}. Choose one of them."
-        )
     if kind == "idx" or is_idx(path):
         check_idx(path)
     else:
@@ -69,15 +63,10 @@ def _load(source: str, length: int, folder: Path | None) -> Source:
     if source == "series":
         return load_series(length)
     if source == "text":
-        return read_corpus(_require_corpus(folder), length)
+        assert folder is not None
+        return read_corpus(folder, length)
     kind, _, name = source.partition(":")
     if kind == "hub":
         return load_hub(name, length)
     path = Path(name if kind == "idx" else source)
     return load_idx(path) if kind == "idx" or is_idx(path) else read_corpus(path, length)
-
-
-def _require_corpus(folder: Path | None) -> Path:
-    if folder is None:
-        raise ValueError("folder must be given for text, but got None. Name the one where its corpus lies.")
-    return folder

@@ -42,10 +42,6 @@ def check_corpus(folder: Path, length: int = 128) -> None:
     Raises:
         ValueError: There is no text, or too little.
     """
-    if not folder.is_dir():
-        raise ValueError(
-            f"source must be a folder of text files, but got {str(folder)!r}, which is no folder. Correct it."
-        )
     domains = _find_domains(folder)
     if not domains:
         raise ValueError(

@@ -14,6 +14,7 @@ from searchlight.models.arc.puzzles import FIRST_COLOR, GUESSES, SYMBOLS, guess_
 ROLES = 7
 HYPOTHESES = GUESSES + DIRECTIONS * HEADS
 PROPOSALS = 8  # hypotheses whose answers the refiner gets: those that the demonstrations speak for most
+LOOKUP_HEADS = 4
 FLOOR = 0.05  # probability of a symbol that a hypothesis rules out
 EVIDENCE = 10.0  # how much a nat per cell counts in telling which hypothesis explains a puzzle
 
@@ -34,7 +35,6 @@ class GridAgent(nn.Module):
     Args:
         width: The number of channels. 24 to 96 are suitable for grids of side 12.
         steps: The number of refinement steps, at least 1.
-        heads: The number of attention heads of the lookup.
         dropout: The dropout probability in the blocks.
         prompt_dim: The length of a prompt vector that conditions the refinement, or 0 without prompts.
         layers: The number of blocks in the trunk.
@@ -44,7 +44,6 @@ class GridAgent(nn.Module):
         self,
         width: int = 32,
         steps: int = 2,
-        heads: int = 4,
         dropout: float = 0.0,
         prompt_dim: int = 0,
         layers: int = 3,
@@ -67,8 +66,8 @@ class GridAgent(nn.Module):
         nn.init.normal_(self.task.weight, std=0.02)
         nn.init.zeros_(self.task.bias)
 
-        self.lookup = Lookup(width, heads, SYMBOLS)
-        self.refiner = Refiner(width, steps, heads, SYMBOLS, dropout, prompt_dim)
+        self.lookup = Lookup(width, LOOKUP_HEADS, SYMBOLS)
+        self.refiner = Refiner(width, steps, LOOKUP_HEADS, SYMBOLS, dropout, prompt_dim)
 
     def forward(
         self,

@@ -15,6 +15,8 @@ from searchlight.models.liquid.continual.quadratic import (
     pull_gradients,
 )
 
+DAMPING = 0.1  # xi, which bounds the importance of a parameter that hardly moved
+
 
 class SI:
     """Path-integral importance, accumulated during training (Zenke, Poole & Ganguli 2017, arXiv 1703.04200).
@@ -25,12 +27,10 @@ class SI:
     Args:
         parameters: The parameters to consolidate, by name.
         strength: c. It must be searched over many decades.
-        damping: xi, which bounds the importance of a parameter that hardly moved; above 0.
     """
 
-    def __init__(self, parameters: Mapping[str, Parameter], strength: float, damping: float = 0.1) -> None:
+    def __init__(self, parameters: Mapping[str, Parameter], strength: float) -> None:
         self.strength = strength
-        self.damping = damping
         self._parameters = dict(parameters)
         self._importance: Tensors = {}  # Omega, of the finished tasks
         self._path: Tensors = {}  # omega, of the current task; empty before its first step
@@ -101,7 +101,7 @@ class SI:
         for name, path in self._path.items():
             # Omega_k += max(omega_k, 0) / (d_k^2 + xi), where d_k is the change of the weight over the task. Without
             # xi, Omega_k d^2 falls by omega_k over d_k. A negative Omega_k would push away from the anchor.
-            gained = path.relu() / ((now[name] - self._anchor[name]).square() + self.damping)
+            gained = path.relu() / ((now[name] - self._anchor[name]).square() + DAMPING)
             self._importance[name] = self._importance[name] + gained
         self._anchor, self._path = now, {}
 

@@ -97,7 +97,6 @@ def test_folders_without_enough_text_are_refused_in_one_line(tmp_path: Path) -> 
     (domain,) = load(str(tmp_path / "enough")).domains
     assert (domain.train.size, domain.test.size) == (9, 1)
     for folder, message in (
-        ("absent", "source must be a folder of text files, but got .*, which is no folder"),
         ("empty", r"source must be a folder with a \.txt file, .* with none"),
         ("short", "source must have at least 1290 bytes in each domain for windows of 128, but got 1289 in a"),
         ("twice", "source must have each domain once, but got a as a file and as a folder"),

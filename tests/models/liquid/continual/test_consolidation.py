@@ -149,8 +149,8 @@ def importance(si: SI) -> Tensor:
     return si.state_dict()["importance"]["w"]
 
 
-def of(weights: nn.Parameter, strength: float = 1.0, damping: float = 0.1) -> SI:
-    return SI({"w": weights}, strength, damping)
+def of(weights: nn.Parameter, strength: float = 1.0) -> SI:
+    return SI({"w": weights}, strength)
 
 
 @pytest.fixture
