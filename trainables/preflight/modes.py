@@ -125,93 +125,114 @@ def find_mode_problems(
     trial: ObservedTrial, modes: Sequence[str], is_over: Callable[[], bool]
 ) -> tuple[list[Finding], list[ModeReport]]:
     """Compare each of `modes` with fp32 on the first micro-batch of each update."""
-    findings, reports, references = list[Finding](), list[ModeReport](), dict[str, _Reference]()
-    device = trial.task.context.device
+    findings, reports, comparisons = list[Finding](), dict[str, ModeReport](), dict[str, _Comparison]()
     for mode in modes:
         if mode != Precision.FP32 and not is_over():
             try:
-                precision = resolve(mode, device)
+                precision = resolve(mode, trial.task.context.device)
             except ValueError as error:
                 findings.append(make_finding("mode-unsupported", mode, str(error)))
                 continue
             for name, record in trial.updates.items():
                 for batch, loss in record.batches[:1] if not (reports and is_over()) else ():
-                    if name not in references:
-                        references[name] = _measure_reference(trial, name, loss, batch)
-                    found, measured = _compare(trial, references[name], precision)
+                    if name not in comparisons:
+                        comparisons[name] = _Comparison(trial, name, loss, batch)
+                    found, report = comparisons[name].compare(precision)
                     findings += found
-                    known = {report.precision for report in reports}
-                    reports += [report for report in measured if report.precision not in known]
+                    if report is not None:
+                        reports.setdefault(Precision.FP32, comparisons[name].fp32)
+                        reports.setdefault(precision, report)
     unsupported = {finding.subject.partition(",")[0] for finding in findings if finding.name == "mode-unsupported"}
     if unsupported >= {*modes}:  # no trial can run
         findings = [replace(each, severity="error") if each.name == "mode-unsupported" else each for each in findings]
-    return findings, reports
+    return findings, [*reports.values()]
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """A micro-batch in fp32, with which each precision is compared.
+class _Comparison:
+    """Compares precisions with fp32 on one micro-batch.
 
-    Attributes:
-        is_calm: Whether the modules are in evaluation mode, because dropout draws other masks in half precision.
-        is_random: Whether the loss still depends on random numbers then.
-        plain: The seconds, and the bytes that are kept for the backward pass.
+    If the loss is random, modules are in evaluation mode, because dropout draws other masks in half precision.
     """
 
-    prober: Prober
-    name: str
-    loss: Loss
-    batch: Any
-    gradient: Gradient
-    plain: tuple[float, int]
-    is_calm: bool
-    is_random: bool
+    def __init__(self, trial: ObservedTrial, name: str, loss: Loss, batch: Any) -> None:
+        self.trial, self.name, self.loss, self.batch, self.prober = trial, name, loss, batch, Prober(trial)
+        self.is_calm = self._is_random()
+        with self._mode():
+            self.reference = self._compute(Precision.FP32)
+            self.fp32 = ModeReport(Precision.FP32, self.reference.loss, *self._measure(Precision.FP32), 1.0)
+            self.is_random = self.is_calm and self._is_random()
 
-    def mode(self) -> AbstractContextManager[None]:
-        """Return a context that sets evaluation mode if `is_calm`, and else changes nothing."""
-        return evaluation_mode(self.prober.task.modules) if self.is_calm else nullcontext()
+    def compare(self, precision: Precision) -> tuple[list[Finding], ModeReport | None]:
+        """Return the findings about `precision`, and its report unless the task cannot run in it."""
+        subject, reference = f"{precision}, update {self.name!r}", self.reference
+        with self._mode(), changed_config(self.trial.task, precision=str(precision)):
+            try:
+                products = Products()
+                scale = self.trial.task.config.loss_scale if precision.mode.loss_scale else 1.0
+                with products:
+                    got = self._compute(precision, scale, partial(products.watch, self.loss))
+                measured = self._measure(precision)
+            except Exception as error:  # whatever the task raises in this mode ends each of its trials
+                kind = next((name for words, name in MESSAGES.items() if words in str(error)), "mode-fails")
+                return [make_finding(kind, subject, describe_error(error))], None
+            if not math.isfinite(got.loss) and math.isfinite(reference.loss):
+                figure = (
+                    f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
+                )
+                return [make_finding("mode-not-finite", subject, figure)], None
+            loss_error, cosine, *scales = self._judge_gradient(precision, got)
+        if self.is_random:  # other samples are no error
+            loss_error, cosine = 0.0, 1.0
+        share = products.share(precision.dtype)
+        report = ModeReport(precision, got.loss, *measured, share, loss_error, cosine, *scales)
+        return [*_judge_mode(report, self.fp32, products, subject, self.trial)], report
 
+    def _mode(self) -> AbstractContextManager[None]:
+        return evaluation_mode(self.trial.task.modules) if self.is_calm else nullcontext()
 
-def _measure_reference(trial: ObservedTrial, name: str, loss: Loss, batch: Any) -> _Reference:
-    prober, modules = Prober(trial), trial.task.modules
-    is_calm = _is_random(prober, loss, batch)
-    with evaluation_mode(modules) if is_calm else nullcontext():
-        gradient, plain = prober.compute(name, loss, batch), _measure(prober, name, loss, batch, Precision.FP32)
-        is_random = is_calm and _is_random(prober, loss, batch)
-    return _Reference(prober, name, loss, batch, gradient, plain, is_calm, is_random)
+    def _is_random(self) -> bool:
+        values = []
+        for seed in (0, 1):
+            with self.prober.isolated(seed):
+                values.append(float(self.prober.forward(self.loss, self.batch)[0].detach()))
+        return values[0] != values[1]
 
+    def _compute(self, precision: Precision, scale: float = 1.0, loss: Loss | None = None) -> Gradient:
+        return self.prober.compute(self.name, loss or self.loss, self.batch, precision=precision, scale=scale)
 
-def _is_random(prober: Prober, loss: Loss, batch: Any) -> bool:
-    values = []
-    for seed in (0, 1):
-        with prober.isolated(seed):
-            values.append(float(prober.forward(loss, batch)[0].detach()))
-    return values[0] != values[1]
+    def _judge_gradient(self, precision: Precision, got: Gradient) -> tuple[float, float, float, float]:
+        """Return the relative loss error, the cosine of the gradients, the vanishing share and the needed scale."""
+        reference = self.reference
+        error = abs(got.loss - reference.loss) / max(abs(reference.loss), 1e-6)
+        underflow, smallest = _measure_underflow(reference, got), 1.0
+        if precision.mode.loss_scale:
+            if not math.isfinite(got.norm):  # the trial's own scale comes down by itself
+                got = self._compute(precision)
+            smallest = math.inf
+            for scale in SCALES:
+                scaled = self._compute(precision, scale)
+                if math.isfinite(scaled.norm) and _measure_underflow(reference, scaled) <= UNDERFLOW:
+                    smallest = scale
+                    break
+        return error, _cosine(reference, got), underflow, smallest
 
+    def _measure(self, precision: Precision) -> tuple[float, int]:
+        """Return the seconds of a forward and backward pass, and the bytes that are kept between them."""
+        prober, device = self.prober, self.trial.task.context.device
+        weights = {p.untyped_storage().data_ptr() for p in prober.all_parameters()}
+        parameters = prober.parameters(self.name)
 
-def _compare(trial: ObservedTrial, given: _Reference, precision: Precision) -> tuple[list[Finding], list[ModeReport]]:
-    prober, name, loss, batch, reference = given.prober, given.name, given.loss, given.batch, given.gradient
-    subject = f"{precision}, update {name!r}"
-    with given.mode(), changed_config(trial.task, precision=str(precision)):
-        try:
-            products = Products()
-            scale = trial.task.config.loss_scale if precision.mode.loss_scale else 1.0
-            with products:
-                got = prober.compute(name, partial(products.watch, loss), batch, precision=precision, scale=scale)
-            measured = _measure(prober, name, loss, batch, precision)
-        except Exception as error:  # whatever the task raises in this mode ends each of its trials
-            kind = next((name for words, name in MESSAGES.items() if words in str(error)), "mode-fails")
-            return [make_finding(kind, subject, describe_error(error))], []
-        if not math.isfinite(got.loss) and math.isfinite(reference.loss):
-            figure = f"the loss is {got.loss}, and {reference.loss:.4g} in fp32; first in {products.overflow or '?'}"
-            return [make_finding("mode-not-finite", subject, figure)], []
-        judged = _judge_gradient(prober, name, loss, batch, precision, reference, got)
-    if given.is_random:  # other samples are no error
-        judged = (0.0, 1.0, *judged[2:])
-    loss_error, cosine, *scales = judged
-    report = ModeReport(precision, got.loss, *measured, products.share(precision.dtype), loss_error, cosine, *scales)
-    fp32 = ModeReport(Precision.FP32, reference.loss, *given.plain, 1.0)
-    return [*_judge_mode(report, fp32, products, subject, trial)], [fp32, report]
+        def step() -> None:
+            value, _ = prober.forward(self.loss, self.batch, precision)
+            torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
+            torch.clear_autocast_cache()
+
+        with prober.isolated(0):
+            storages = measure_saved(step)
+            times = [measure_seconds(step, device)]
+            while len(times) < REPEATS and sum(times) < LONGEST_S:
+                times.append(measure_seconds(step, device))
+        return min(times), sum(size for pointer, size in storages.items() if pointer not in weights)
 
 
 def _judge_mode(
@@ -241,24 +262,6 @@ def _judge_mode(
         yield make_finding("mode-underflows", subject, figure)
 
 
-def _judge_gradient(
-    prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision, reference: Gradient, got: Gradient
-) -> tuple[float, float, float, float]:
-    """Return the relative loss error, the cosine of the gradients, the vanishing share and the needed loss scale."""
-    error = abs(got.loss - reference.loss) / max(abs(reference.loss), 1e-6)
-    underflow, smallest = _measure_underflow(reference, got), 1.0
-    if precision.mode.loss_scale:
-        if not math.isfinite(got.norm):  # the trial's own scale comes down by itself
-            got = prober.compute(name, loss, batch, precision=precision)
-        smallest = math.inf
-        for scale in SCALES:
-            scaled = prober.compute(name, loss, batch, precision=precision, scale=scale)
-            if math.isfinite(scaled.norm) and _measure_underflow(reference, scaled) <= UNDERFLOW:
-                smallest = scale
-                break
-    return error, _cosine(reference, got), underflow, smallest
-
-
 def _measure_underflow(reference: Gradient, got: Gradient) -> float:
     """Return the share of elements, from 0 to 1, that are 0 in `got` but not in `reference`."""
     lost = total = 0
@@ -272,24 +275,6 @@ def _measure_underflow(reference: Gradient, got: Gradient) -> float:
 def _cosine(first: Gradient, second: Gradient) -> float:
     norms = first.norm * second.norm
     return dot(first.parts, second.parts) / norms if norms and math.isfinite(norms) else (1.0 if not norms else 0.0)
-
-
-def _measure(prober: Prober, name: str, loss: Loss, batch: Any, precision: Precision) -> tuple[float, int]:
-    """Return the seconds of a forward and backward pass, and the bytes that are kept between them."""
-    weights = {p.untyped_storage().data_ptr() for p in prober.all_parameters()}
-    parameters, device = prober.parameters(name), prober.task.context.device
-
-    def step() -> None:
-        value, _ = prober.forward(loss, batch, precision)
-        torch.autograd.grad(value.reshape(()), parameters, allow_unused=True)
-        torch.clear_autocast_cache()
-
-    with prober.isolated(0):
-        storages = measure_saved(step)
-        times = [measure_seconds(step, device)]
-        while len(times) < REPEATS and sum(times) < LONGEST_S:
-            times.append(measure_seconds(step, device))
-    return min(times), sum(size for pointer, size in storages.items() if pointer not in weights)
 
 
 def measure_seconds(action: Callable[[], Any], device: torch.device | None = None) -> float:
