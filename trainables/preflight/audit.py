@@ -45,10 +45,7 @@ declare_kinds(
 )
 
 
-declare_kinds(
-    "Cost",
-    Kind("config-refused", "warning", "Narrow the range: the task refuses this corner of the space."),
-)
+declare_kinds("Cost", Kind("config-refused", "warning", "Narrow the range: the task refuses this corner of the space."))
 
 
 @dataclass(frozen=True)

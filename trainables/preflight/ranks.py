@@ -30,8 +30,7 @@ CLOSE = 1e-3  # relative difference of a metric that sums in another order expla
 
 
 declare_kinds(
-    "Exactness",
-    Kind("ranks-differ", "error", "Return (mean, weight) from evaluate, and give each sample to one rank."),
+    "Exactness", Kind("ranks-differ", "error", "Return (mean, weight) from evaluate, and give each sample to one rank.")
 )
 
 

@@ -75,14 +75,8 @@ leave_thread = partial(start_thread, "prefetch", ENDED)
 LEAVES: dict[str, tuple[Callable[[], Any], str]] = {
     "a thread": (leave_thread, "the trial left 1 thread running: prefetch"),
     "two threads": (lambda: (leave_thread(), leave_thread()), "the trial left 2 threads running: prefetch, prefetch"),
-    "a file": (
-        lambda: hold(io.FileIO(__file__)),
-        f"the trial left 1 file open: {os.path.realpath(__file__)}",
-    ),
-    "a socket": (
-        lambda: hold(socket.create_server(LOCAL)),
-        "the trial left 1 socket open: ('127.0.0.1', ",
-    ),
+    "a file": (lambda: hold(io.FileIO(__file__)), f"the trial left 1 file open: {os.path.realpath(__file__)}"),
+    "a socket": (lambda: hold(socket.create_server(LOCAL)), "the trial left 1 socket open: ('127.0.0.1', "),
     "a process": (partial(start_process, PAUSE), f"the trial left 1 process running: {sys.executable} -c import"),
     "a process group": (make_group, "the trial left 1 process group: 1 ranks"),
 }

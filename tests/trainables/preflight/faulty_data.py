@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.trainables.preflight.faulty_tasks import Small, add_fault, fault
+from tests.trainables.preflight.faulty_tasks import Small, add_fault, fault, with_loss
 
 # Exactness
 
@@ -46,18 +46,13 @@ class TokensAsSamples(Tokens):
         return len(x)
 
 
-add_fault(
-    "weight-is-not-the-mean",
-    "SquaredWeight",
-    request={"accumulates": True},
-    loss=lambda task, batch: (Small.loss(task, batch)[0], len(batch[0]) ** 2),
-)
-add_fault(
-    "weight-is-not-the-mean",
-    "WeightOfOne",
-    request={"accumulates": True},
-    loss=lambda task, batch: (Small.loss(task, batch)[0], 1),
-)
+for _name, _weight in (("SquaredWeight", lambda batch: len(batch[0]) ** 2), ("WeightOfOne", lambda batch: 1)):
+    add_fault(
+        "weight-is-not-the-mean",
+        _name,
+        request={"accumulates": True},
+        loss=lambda task, batch, weight=_weight: (Small.loss(task, batch)[0], weight(batch)),
+    )
 
 
 @fault("loss-is-a-sum", accumulates=True)
@@ -215,11 +210,9 @@ class SaturatedValues(Small):
         return F.mse_loss(self.modules["model"][2](hidden), y), len(x)
 
 
-@fault("mode-underflows", modes=["fp16"])
-class TinyLoss(Small):
-    def loss(self, batch):
-        loss, weight = super().loss(batch)
-        return loss * 1e-12, weight
+add_fault(
+    "mode-underflows", "TinyLoss", request={"modes": ["fp16"]}, loss=with_loss(lambda task, loss, x: loss * 1e-12)
+)
 
 
 @fault("mode-inaccurate", modes=["bf16"])

@@ -65,6 +65,25 @@ def add_fault(kind: str, name: str, base: type[Any] = Small, request: Any = None
     FAULTS.append((kind, type(name, (base,), methods), request or {}))
 
 
+def with_loss(change: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a loss that is what `change` makes of the task, its loss and its inputs."""
+    return lambda task, batch: (change(task, Small.loss(task, batch)[0], batch[0]), len(batch[0]))
+
+
+def built(change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a `build` that ends with `change`, which may return other optimizers."""
+
+    def build(task: Any) -> None:
+        Small.build(task)
+        task.optimizers = change(task) or task.optimizers
+
+    return build
+
+
+def descend(parameters: Any, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
 # The original systems
 
 
@@ -76,9 +95,7 @@ class DoubledFlush(Small):
 
 
 add_fault("half-precision-parameter", "Fp16Parameters", make_model=lambda task: Small.make_model(task).half())
-add_fault(
-    "constant-loss", "ConstantLoss", loss=lambda task, batch: (Small.loss(task, batch)[0].detach(), len(batch[0]))
-)
+add_fault("constant-loss", "ConstantLoss", loss=with_loss(lambda task, loss, x: loss.detach()))
 
 
 class Prompted(nn.Module):
@@ -129,26 +146,18 @@ class DetachedActions(TwoModules):
         return -(stored * batch[1][:, 0]).mean(), len(batch[0])
 
 
-@fault("loss-term-without-gradient")
-class DetachedTerm(Small):
-    def loss(self, batch):
-        loss, weight = super().loss(batch)
-        penalty = self.modules["model"](batch[0]).square().mean().detach()
-        return loss + 0.1 * penalty, weight
-
-
-@fault("constant-loss-term")
-class ConstantTerm(Small):
-    def loss(self, batch):
-        loss, weight = super().loss(batch)
-        return loss + batch[0].square().mean(), weight
-
-
-@fault("divides-by-accumulation", accumulates=True)
-class DividedLoss(Small):
-    def loss(self, batch):
-        loss, weight = super().loss(batch)
-        return loss / self.config.accumulation, weight
+add_fault(
+    "loss-term-without-gradient",
+    "DetachedTerm",
+    loss=with_loss(lambda task, loss, x: loss + 0.1 * task.modules["model"](x).square().mean().detach()),
+)
+add_fault("constant-loss-term", "ConstantTerm", loss=with_loss(lambda task, loss, x: loss + x.square().mean()))
+add_fault(
+    "divides-by-accumulation",
+    "DividedLoss",
+    request={"accumulates": True},
+    loss=with_loss(lambda task, loss, x: loss / task.config.accumulation),
+)
 
 
 # Modules and optimizers
@@ -176,42 +185,30 @@ add_fault("no-batches", "NoBatches", train_batches=lambda task, epoch: iter(()))
 add_fault("no-batches", "WeightOfZero", loss=lambda task, batch: (Small.loss(task, batch)[0], 0))
 
 
-@fault("nothing-to-train")
-class AllFrozen(Small):
-    def build(self):
-        super().build()
-        self.modules["model"].requires_grad_(False)
+def freeze(task):
+    task.modules["model"].requires_grad_(False)
 
 
-@fault("no-optimizer")
-class ForgottenHead(Small):
-    def build(self):
-        super().build()
-        self.optimizers = {"model": torch.optim.SGD(self.modules["model"][0].parameters(), lr=0.1)}
+def replace_head(task):
+    task.modules["model"][2] = nn.Linear(8, 1)  # after the optimizer was made
 
 
-@fault("two-optimizers")
-class SharedLayer(Small):
-    def build(self):
-        super().build()
-        self.optimizers["again"] = torch.optim.SGD(self.modules["model"][2].parameters(), lr=0.1)
+def list_twice(task):
+    parameters = list(task.modules["model"].parameters())
+    return {"model": descend([{"params": parameters}, {"params": parameters[:1]}])}
 
 
-@fault("two-optimizers")
-class SameParameterTwice(Small):
-    def build(self):
-        super().build()
-        own = list(self.modules["model"].parameters())
-        self.optimizers = {"model": torch.optim.SGD([{"params": own}, {"params": own[:1]}], lr=0.1)}
+def share_layer(task):
+    return {**task.optimizers, "again": descend(task.modules["model"][2].parameters())}
 
 
-@fault("no-optimizer")
-class ReplacedHead(Small):
-    """The head is replaced after the optimizer was made."""
-
-    def build(self):
-        super().build()
-        self.modules["model"][2] = nn.Linear(8, 1)
+add_fault("nothing-to-train", "AllFrozen", build=built(freeze))
+add_fault(
+    "no-optimizer", "ForgottenHead", build=built(lambda task: {"model": descend(task.modules["model"][0].parameters())})
+)
+add_fault("no-optimizer", "ReplacedHead", build=built(replace_head))
+add_fault("two-optimizers", "SharedLayer", build=built(share_layer))
+add_fault("two-optimizers", "SameParameterTwice", build=built(list_twice))
 
 
 @fault("created-after-optimizer")
@@ -235,13 +232,11 @@ class LooseTemperature(Small):
         return F.mse_loss(self.modules["model"](x) * self.temperature, y), len(x)
 
 
-@fault("optimizer-needs-closure")
-class SecondOrder(Small):
-    def build(self):
-        super().build()
-        self.optimizers = {"model": torch.optim.LBFGS(self.modules["model"].parameters())}
-
-
+add_fault(
+    "optimizer-needs-closure",
+    "SecondOrder",
+    build=built(lambda task: {"model": torch.optim.LBFGS(task.modules["model"].parameters())}),
+)
 add_fault("module-without-gradient", "UnusedModule", TwoModules)
 
 
@@ -345,33 +340,27 @@ class Reentrant(Small):
         return F.mse_loss(answer, batch[1]), len(x)
 
 
-@fault("update-changes-nothing")
-class RateThatRoundsAway(Small):
-    def build(self):
-        super().build()
-        self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=1e-12)}
+add_fault(
+    "update-changes-nothing",
+    "RateThatRoundsAway",
+    build=built(lambda task: {"model": descend(task.modules["model"].parameters(), 1e-12)}),
+)
 
 
-@fault("steps-outside-update")
-class OwnStep(Small):
-    def loss(self, batch):
-        self.optimizers["model"].step()
-        return super().loss(batch)
+def run_backward(task, loss, x):
+    loss.backward(retain_graph=True)
+    return loss
 
 
-@fault("backward-in-loss")
-class OwnBackward(Small):
-    def loss(self, batch):
-        loss, weight = super().loss(batch)
-        loss.backward(retain_graph=True)
-        return loss, weight
+def before_loss(act):
+    return lambda task, batch: (act(task), Small.loss(task, batch))[1]
 
 
-@fault("gradients-dropped-in-loss")
-class ZeroGradInLoss(Small):
-    def loss(self, batch):
-        self.optimizers["model"].zero_grad()
-        return super().loss(batch)
+add_fault("backward-in-loss", "OwnBackward", loss=with_loss(run_backward))
+add_fault("steps-outside-update", "OwnStep", loss=before_loss(lambda task: task.optimizers["model"].step()))
+add_fault(
+    "gradients-dropped-in-loss", "ZeroGradInLoss", loss=before_loss(lambda task: task.optimizers["model"].zero_grad())
+)
 
 
 @fault("skips-windows")

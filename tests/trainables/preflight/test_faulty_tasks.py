@@ -39,7 +39,7 @@ def test_faulty_task_is_found_by_name(kind, task, request_, monkeypatch):
 def test_error_of_a_half_built_task_is_told_and_not_what_it_lacks():
     (finding,) = audit(HalfBuilt).findings
     assert (finding.name, finding.figure) == ("build-fails", "ValueError: Invalid learning rate: -1.0")
-    assert finding.subject.endswith("faulty_tasks.py, line 166, in build")
+    assert finding.subject.endswith(f"faulty_tasks.py, line {HalfBuilt.build.__code__.co_firstlineno + 2}, in build")
 
 
 def test_precision_that_a_cpu_lacks_is_an_error_if_the_task_has_no_other():

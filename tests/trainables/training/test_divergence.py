@@ -44,10 +44,7 @@ def test_losses_within_the_limit_are_no_divergence(losses):
 
 
 @examples
-@given(
-    st.lists(st.tuples(st.integers(0, IN_A_ROW - 1), st.integers(1, 3)), max_size=20),
-    st.floats(RISE * 1.01, FAR),
-)
+@given(st.lists(st.tuples(st.integers(0, IN_A_ROW - 1), st.integers(1, 3)), max_size=20), st.floats(RISE * 1.01, FAR))
 def test_short_spikes_are_no_divergence(runs, spike):
     losses = [loss for above, below in runs for loss in [spike] * above + [0.5] * below]
     assert alarm([1.0] * FIRST + losses) is None

@@ -10,13 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from searchlight.trainables.update import Updater, windows
-from tests.trainables.toy_models import (
-    epoch,
-    identical,
-    samples,
-    slope,
-    slope_loss,
-)
+from tests.trainables.toy_models import epoch, identical, samples, slope, slope_loss
 
 
 def test_windows_split_a_stream_and_keep_its_tail():  # A8, C03, C06

@@ -14,18 +14,8 @@ from searchlight.trainables.precision import LossScale
 from searchlight.trainables.update import Ema, Updater, windows
 from tests.trainables.toy_models import IGNORED, Tokens, samples, slope, tokens
 
-METHODS = [
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "__array__",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__index__",
-    "__complex__",
-]
+CONVERSIONS = ["array", "bool", "float", "int", "index", "complex"]
+METHODS = ["item", "tolist", "cpu", "numpy", *(f"__{name}__" for name in CONVERSIONS)]
 # What decides by values, or has a shape that depends on them, waits for the device too.
 OPERATIONS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "allclose"}
 

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 from searchlight.trainables.precision import Diverged, LossScale
 from searchlight.trainables.update import Ema, Updater
-from tests.trainables.toy_models import (
-    identical,
-    samples,
-)
+from tests.trainables.toy_models import identical, samples
 
 
 def train_unused(rank: int) -> list[float]:
