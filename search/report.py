@@ -19,7 +19,7 @@ import click
 from searchlight.search.analysis import comparison
 from searchlight.search.analysis.divergence import find_divergence
 from searchlight.search.errors import UsageError
-from searchlight.search.folder.locations import parse_storage
+from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_details, create_report_console, print_line
@@ -44,7 +44,7 @@ def main(
 
     NAME and OTHER are the name of a search or its folder.
     """
-    folder = _resolve_folder(name, parse_storage(storage))
+    folder = resolve_place(name, parse_storage(storage))
     try:
         parse_model_name(register)
     except ValueError as error:
@@ -53,7 +53,7 @@ def main(
         given = {"--replay": replay, "--log-model": log_model, "--register": register is not None}
         if extra := [flag for flag, is_given in given.items() if is_given]:
             raise UsageError(f"--compare must come without {' and '.join(extra)}. Call it once more with them.")
-        return _compare(folder, [_resolve_folder(other, folder.parent) for other in compare])
+        return _compare(folder, [resolve_place(other, folder.parent) for other in compare])
     searched = load_search(folder)
     console = create_report_console()
     print_trials(console, searched)
@@ -103,12 +103,3 @@ def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
         for line in (comparison.summarize_difference(first, other), *comparison.config_differences(first, other)):
             print_line(console, line)
     print_line(console, comparison.ONE_EACH)
-
-
-def _resolve_folder(name: str, storage: StoragePath) -> StoragePath:
-    """Return the folder of the search `name`, a name in `storage` or a path."""
-    named = storage / name
-    try:
-        return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
-    except OSError as error:
-        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error

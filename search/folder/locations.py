@@ -47,6 +47,19 @@ def parse_storage(text: str) -> StoragePath:
         raise UsageError(f"--storage {error}") from error
 
 
+def resolve_place(name: str, storage: StoragePath) -> StoragePath:
+    """Return the folder of the search `name`, a name in `storage` or a path.
+
+    Raises:
+        UsageError: It is in a bucket that cannot be read.
+    """
+    named = storage / name
+    try:
+        return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+
+
 def parse_warm_start_source(text: str, storage: StoragePath) -> str:
     """Return the path of an earlier search's folder, or an MLflow experiment unchanged.
 

@@ -7,6 +7,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.fidelity import UNLIMITED, Unit
@@ -69,12 +70,13 @@ class SearchRecord(HasObjectives):
         return next((trial for trial in self.trials if trial.params and trial.params == first[0]), None)
 
 
-def load_search(place: StoragePath) -> SearchRecord:
-    """Return the record of the search at `place`.
+def load_search(place: str | StoragePath) -> SearchRecord:
+    """Return the record of the search at `place`, its folder or its name in the folder `runs`.
 
     Raises:
         UsageError: It does not exist or cannot be read.
     """
+    place = resolve_place(place, parse_storage("runs")) if isinstance(place, str) else place
     url = read_study_url(place)
     storage = create_backend(place, url).read()
     with database_errors(url):

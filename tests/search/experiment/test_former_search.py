@@ -34,6 +34,8 @@ def test_former_search_resumes_with_its_space_and_trials(folder):
     assert (planned.trials, planned.confirming_runs) == (6, 0)
 
 
-def test_former_search_is_read(folder):
-    searched = load_search(folder)
+@pytest.mark.parametrize("name", [None, "former", "runs/former"])
+def test_former_search_is_read(name, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    searched = load_search(name or folder)
     assert [get_outcome(trial) for trial in searched.trials] == ["pruned", "completed", "pruned"]
