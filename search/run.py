@@ -67,8 +67,8 @@ def main(
 ) -> None:
     """Search over the parameters of a training task, and compare the trials in MLflow.
 
-    TASK is arc, liquid, lm, path/to/file.py:ClassName or path/to/file.py:function. NAME=VALUE fixes a parameter of
-    TASK, as --set does.
+    TASK is arc, liquid, lm, path/to/file.py:ClassName, package.module:ClassName, or a function of either.
+    NAME=VALUE fixes a parameter of TASK, as --set does.
     """
     if task and re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
         task, more = "", (task, *more)

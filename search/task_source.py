@@ -1,6 +1,7 @@
 """Finds the class of a task that the command line names, and the modules that its workers must import."""
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import keyword
@@ -8,9 +9,10 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -41,14 +43,17 @@ class TaskSource:
 
 
 def load_task_source(text: str) -> TaskSource:
-    """Return the task that `text` names: an installed one, "path/to/file.py:ClassName" or ":function".
+    """Return the task that `text` names: an installed one, "path/to/file.py:ClassName" or "package.module:ClassName".
 
     Raises:
         UsageError: The task, file or class does not exist, or the file cannot be imported.
     """
     if text in find_tasks():
         return _load_installed_task(text, find_tasks()[text])
+    text = locate_module(text)
     path_text, colon, name = text.rpartition(":")
+    if colon and _is_dotted(path_text):
+        return replace(_load_installed_task(text, text), name=name)
     if not colon or not path_text.endswith(".py"):
         raise UsageError(
             f"task must be one of {', '.join(find_tasks())} or like my_task.py:MyTask, but got {text!r}."
@@ -57,7 +62,8 @@ def load_task_source(text: str) -> TaskSource:
     path = locate_file(Path(path_text))
     if not os.path.isfile(path):
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
-    module = _import_module(path)
+    root = find_package_root(path)
+    module = _import_module(path, root)
     target = getattr(module, name, None)
     found = [  # an imported function is not meant as the task
         key
@@ -69,6 +75,9 @@ def load_task_source(text: str) -> TaskSource:
         raise UsageError(f"{path.name} must define {name!r}, but does not. {hint}")
     task_class = check_target(target, text, hint)
     modules = {f"{module.__name__}.py": path, **find_imported_modules(path)}
+    if root is not None:
+        package = root / path.relative_to(root).parts[0]
+        modules = {package.name: package, **find_imported_modules(package)}
     return TaskSource(name, task_class, f"{module.__name__}:{name}", modules)
 
 
@@ -102,27 +111,96 @@ def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | No
     return target if isinstance(target, type) else None
 
 
-def _import_module(path: Path) -> ModuleType:
-    """Import the file `path` anew, with the modules next to it."""
-    folder, name = str(path.parent), choose_module_name(path)
-    _forget_modules(path.parent)
+def _import_module(path: Path, root: Path | None) -> ModuleType:
+    """Import the file `path` anew, with the modules next to it, or as a module of a package in the folder `root`."""
+    folder, name = root or path.parent, get_module_name(path, root) if root else choose_module_name(path)
+    _forget_modules(folder)
     others = {*sys.modules}
+    sys.path.insert(0, str(folder))  # as Python does for a script
+    accept_former_names()
+    try:
+        with redirect_stdout(sys.stderr):  # standard output may be used for JSON
+            return importlib.import_module(name) if root else _execute_file(path, name)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
+        sys.modules.pop(name, None)
+        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder))
+        _imported.update(key for key in sys.modules.keys() - others if _is_in(folder, key))
+
+
+def _execute_file(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, folder)  # as Python does for a script
-    accept_former_names()
-    try:
-        with redirect_stdout(sys.stderr):  # standard output may be used for JSON
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
-        del sys.modules[name]
-        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(folder)
-        _imported.update(key for key in sys.modules.keys() - others if _is_in(path.parent, key))
+    spec.loader.exec_module(module)
     return module
+
+
+def locate_module(text: str) -> str:
+    """Return "path/to/file.py:Name" for a text "package.module:Name", unless the module is installed.
+
+    The module is looked up in the current folder, then where Python finds modules. Return other texts unchanged.
+
+    Raises:
+        UsageError: There is no such module.
+    """
+    module, colon, name = text.rpartition(":")
+    if not colon or not _is_dotted(module) or text in find_tasks():
+        return text
+    parts, spec = module.split("."), None
+    folders: Sequence[str] | None = [str(Path.cwd())]
+    with suppress(ImportError, ValueError):  # a module that was created without a spec
+        spec = PathFinder.find_spec(parts[0], folders) or importlib.util.find_spec(parts[0])
+    for count in range(2, len(parts) + 1):
+        folders = spec.submodule_search_locations if spec else None
+        spec = PathFinder.find_spec(".".join(parts[:count]), folders) if folders else None
+    if spec is None:
+        raise UsageError(f"task must be in a module that can be imported from {Path.cwd()}, but there is no {module}.")
+    file = str(spec.origin)
+    is_installed = "-packages" in file or is_library(parts[0])
+    return text if is_installed or not file.endswith(".py") else f"{file}:{name}"
+
+
+def _is_dotted(text: str) -> bool:
+    return not text.endswith(".py") and all(part.isidentifier() for part in text.split("."))
+
+
+def find_package_root(path: Path) -> Path | None:
+    """Return the folder that has the package of a task's file, or None if the file is no module of a package.
+
+    It is one if it imports relatively, or imports a package that it lies in, and no file next to it as a script does. A
+    package needs no __init__.py.
+    """
+    names, level = _list_imported_names(path), _find_relative_level(path)
+    beside = {name.partition(".")[0] for name in names} & find_modules(path.parent).keys()
+    is_script = any(not is_library(name) for name in beside)
+    packages = [package for package in path.parents if not is_script and _is_imported(package, names)]
+    if level:
+        package = path.parents[level - 1]
+        while (package.parent / "__init__.py").is_file():
+            package = package.parent
+        packages.append(package)
+    if not packages:
+        return None
+    root = min((package.parent for package in packages), key=lambda folder: len(folder.parts))
+    top, *_ = parts = get_module_name(path, root).split(".")
+    return root if all(part.isidentifier() for part in parts) and not is_library(top) else None
+
+
+def _is_imported(package: Path, names: Set[str]) -> bool:
+    """Return whether one of the imported `names` is a module in the folder `package`."""
+    inner = {name.removeprefix(package.name).split(".")[1] for name in names if name.startswith(f"{package.name}.")}
+    if package.name in names and (package / "__init__.py").is_file():
+        return True
+    return any((package / name).is_dir() or (package / f"{name}.py").is_file() for name in inner if name)
+
+
+def get_module_name(path: Path, root: Path) -> str:
+    """Return the name under which the file `path` is imported from the folder `root`."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def choose_module_name(path: Path) -> str:
@@ -164,7 +242,9 @@ def _find_sent_folder(path: Path) -> Path | None:
 
 def find_copy(code: Path, path: Path) -> Path | None:
     """Return the copy of the task's file `path` in the folder `code` of a search, or None without one."""
-    copies = (code / name for name in (path.name, f"{choose_module_name(path)}.py"))
+    # In its package, or alone.
+    names = ["/".join(path.parts[-count:]) for count in range(len(path.parts) - 1, 0, -1)]
+    copies = (code / name for name in (*names, f"{choose_module_name(path)}.py"))
     return next((copy for copy in copies if copy.is_file()), None)
 
 
@@ -253,12 +333,12 @@ def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
 
 
 def find_imported_modules(path: Path) -> dict[str, Path]:
-    """Return the files and packages next to the file `path` that it imports, directly or indirectly, by name.
+    """Return the files and packages next to `path`, a file or a package, that it imports, also indirectly, by name.
 
     A package is returned as a whole. Return all of them if a file's imports are only known at run time.
     """
     by_name = find_modules(path.parent)
-    found, pending = {path.stem}, [path]
+    found, pending = {path.stem}, [path] if path.is_file() else [*path.rglob("*.py")]
     while pending:
         names = _list_imported_names(pending.pop())
         if names & DYNAMIC:
@@ -282,6 +362,14 @@ def find_modules(folder: Path) -> dict[str, Path]:
         for file in sorted({*files})
         if file.name.removesuffix(".py").isidentifier() and file.resolve() not in ours
     }
+
+
+def _find_relative_level(file: Path) -> int:
+    """Return the largest number of leading dots in an import of `file`."""
+    with suppress(SyntaxError, ValueError):
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+        return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    return 0
 
 
 def _list_imported_names(file: Path) -> set[str]:

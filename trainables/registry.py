@@ -55,7 +55,7 @@ def load_class(reference: str) -> "type[Task[Any]]":
 class OwnModules:
     """The modules of a user's own task: its file and modules in the same folder.
 
-    A task in a package, e.g. a built-in one, has none: installed packages are imported once.
+    A task in an installed package, e.g. a built-in one, has none: these packages are imported once.
     """
 
     def __init__(self, reference: str) -> None:
@@ -84,16 +84,17 @@ class OwnModules:
 
 
 def _find_module_folder(module: str) -> str | None:
-    """Return the folder of a module that is not in a package, or None."""
-    if "." in module:
-        return None
+    """Return the folder of a module that is not in an installed package, or None."""
+    top, dot, _ = module.partition(".")
     try:
-        spec = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
     if spec is None or not spec.origin or not spec.has_location:
         return None
-    return f"{Path(spec.origin).parent}{os.sep}"
+    folder = Path(spec.origin).parents[1 if dot else 0]
+    is_installed = dot and str(Path(spec.origin).resolve().parents[1]) not in _list_task_folders()
+    return None if is_installed else f"{folder}{os.sep}"
 
 
 def link_modules(folder: Path, code: Path) -> Path:

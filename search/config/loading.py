@@ -24,7 +24,7 @@ from searchlight.search.option import (
 )
 from searchlight.search.schedulers.pbt import default_population
 from searchlight.search.storage.study_store import resolve_url
-from searchlight.search.task_source import find_copy, locate_file, strip_sent_folder
+from searchlight.search.task_source import find_copy, locate_file, locate_module, strip_sent_folder
 from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9
@@ -76,8 +76,9 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
             problems += error.problems
     if problems:
         raise UsageError(*problems)
-    path, _, label = config.task.rpartition(":") if isinstance(config.task, str) else ("", "", config.task.__name__)
-    task = strip_sent_folder(f"{locate_file(Path(path))}:{label}") if path.endswith(".py") else config.task
+    task = locate_module(config.task) if isinstance(config.task, str) else config.task
+    path, _, label = task.rpartition(":") if isinstance(task, str) else ("", "", task.__name__)
+    task = strip_sent_folder(f"{locate_file(Path(path))}:{label}") if path.endswith(".py") else task
     population = config.population
     if config.scheduler_class.makes_copies and "trials" in config.model_fields_set:  # else a task may declare it
         population = population or default_population(config.trials)

@@ -64,7 +64,10 @@ class SearchConfig(
 
     # In Python, also a class or a function. A planned search has the text.
     task: Annotated[Any, BeforeValidator(parse_task)] = option(
-        "Task", ..., "", "Task to train: arc, liquid, lm, FILE.py:ClassName or FILE.py:function."
+        "Task",
+        ...,
+        "",
+        "Task to train: arc, liquid, lm, FILE.py:ClassName, package.module:ClassName, or a function of either.",
     )
 
     @model_validator(mode="before")

@@ -115,6 +115,11 @@ def plan(config: SearchConfig) -> SearchPlan:
     create_backend(config.path, config.study).check()
     check_tracking(config, os.environ)
     config, source = resolve_task(config)
+    if within := [path for path in source.modules.values() if path.is_dir() and config.local_path.is_relative_to(path)]:
+        raise UsageError(
+            f"--storage must be outside of {within[0]}, which the task imports and the search copies, "
+            f"but is {config.storage}. Start the search in {within[0].parent}."
+        )
     if "trials" not in config.model_fields_set:
         trials = source.task_class.trials if source.task_class else config.trials
         config = resolve_config(config.model_copy(update={"trials": trials}))  # as much as follows from that

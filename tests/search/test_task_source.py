@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment.plan import plan
+from searchlight.search.experiment.task_files import copy_code
 from searchlight.search.task_source import find_copy, find_modules, load_task_source
 from searchlight.trainables import registry
 from tests.conftest import ROOT
@@ -52,6 +57,68 @@ def test_modules_beside_a_task_are_those_of_the_user(write, name, kind):
     assert source.task_class.net.__module__ == imported
     assert {*source.modules} == {"my_task.py", f"{name}.py" if kind == "file" else name}
     assert load_task_source("arc").task_class.__name__ == "ArcTask"
+
+
+@pytest.mark.parametrize(
+    ("given", "imported", "reference", "modules"),
+    [
+        ("mylib/task.py", ".net import Net", "mylib.task", {"mylib"}),
+        ("mylib/task.py", "mylib.net import Net", "mylib.task", {"mylib"}),
+        ("mylib/task.py", "mylib import Net", "mylib.task", {"mylib"}),
+        ("mylib/task.py", "net import Net", "task", {"task.py", "net.py"}),
+        ("mylib/task.py", "collections import deque as Net", "task", {"task.py"}),
+        ("mylib/deep/task.py", "..net import Net", "mylib.deep.task", {"mylib"}),
+        ("mylib/deep/task.py", "mylib.net import Net\nimport helper", "mylib.deep.task", {"mylib", "helper.py"}),
+        ("mylib.task", ".net import Net", "mylib.task", {"mylib"}),
+        ("task", "mylib.net import Net", "task", {"task.py", "mylib"}),
+        ("bare/task.py", ".net import Net", "bare.task", {"bare"}),
+        ("bare.task", "bare.net import Net", "bare.task", {"bare"}),
+    ],
+)
+def test_task_may_be_in_a_package(write, tmp_path, monkeypatch, given, imported, reference, modules):
+    net = {"mylib____init__": "from .net import Net", "mylib__net": "class Net: ...", "bare__net": "class Net: ..."}
+    file = given.removesuffix(".py").replace(".", "/").replace("/", "__", 1)
+    write(helper="", **net, **{file: TASK.format(imported=imported)})
+    monkeypatch.chdir(tmp_path / "user")
+    source = load_task_source(f"{given}:MyTask")
+    assert (source.name, source.reference, {*source.modules}) == ("MyTask", f"{reference}:MyTask", modules)
+    if "mylib" in modules:
+        with pytest.raises(UsageError, match="--storage must be outside of "):
+            plan(resolve_config(SearchConfig(task=f"{given}:MyTask", storage="mylib/runs")))
+    # As a config stores it, workers import it, and a resumed search finds it.
+    config = resolve_config(SearchConfig(task=f"{given}:MyTask"))
+    copy_code(source, tmp_path)
+    monkeypatch.chdir("/")
+    assert load_task_source(config.task).reference == source.reference
+    copy = find_copy(tmp_path / "code", Path(config.task.rpartition(":")[0]))
+    assert copy == tmp_path / "code" / f"{reference.replace('.', '/')}.py"
+    again = load_task_source(f"{copy}:MyTask")
+    assert (again.reference, {*again.modules}) == (source.reference, modules)
+
+
+def test_module_of_a_task_may_be_installed_or_missing(write, tmp_path, monkeypatch):
+    site = write("site-packages", installed__tasks=TASK.format(imported="searchlight import Task as Net"))
+    monkeypatch.setattr(sys, "path", [str(Path(site).parent), *sys.path])
+    source = load_task_source("installed.tasks:MyTask")
+    assert (source.name, source.reference, source.modules) == ("MyTask", "installed.tasks:MyTask", {})
+    monkeypatch.chdir(tmp_path)
+    line = f"task must be in a module that can be imported from {tmp_path}, but there is no installed.gone."
+    assert problems_of(load_task_source, "installed.gone:MyTask") == [line]
+
+
+def test_worker_forgets_the_modules_of_a_package_of_a_user(write, tmp_path, monkeypatch):
+    text = write(mylib__task=TASK.format(imported=".net import Net"), mylib__net="class Net: ...")
+    copy_code(load_task_source(text.replace("mylib__task", "mylib/task")), tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylib"]:
+        monkeypatch.delitem(sys.modules, name)
+    links = registry.link_modules(tmp_path / "links", tmp_path / "code")
+    monkeypatch.setattr(sys, "path", [str(links), *sys.path])
+    registry.enter_task_folder()
+    own = registry.OwnModules("mylib.task:MyTask")
+    first = registry.load_class("mylib.task:MyTask")
+    assert own.forget()
+    assert registry.load_class("mylib.task:MyTask") is not first
+    assert first.net.__module__ == "mylib.net"
 
 
 def test_tasks_of_two_folders_have_their_own_modules(write):

@@ -16,7 +16,7 @@ from searchlight.search.formatting import log_model_command, replay_command, res
 from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value
-from searchlight.search.task_source import find_copy, load_task_source
+from searchlight.search.task_source import find_copy, get_module_name, load_task_source
 from searchlight.search.tracking.errors import ModelError
 from searchlight.search.tracking.model import ModelRequest
 from searchlight.search.tracking.options import TrackingOptions
@@ -67,7 +67,7 @@ def _build_request(searched: SearchRecord, place: StoragePath, folder: Path, reg
     path, _, name = task.rpartition(":")
     code = folder / "code"  # earlier versions made none if the search ran on an existing cluster
     if path and (copy := find_copy(code, Path(path))):
-        reference, modules = f"{copy.stem}:{name}", sorted(code.iterdir())
+        reference, modules = f"{get_module_name(copy, code)}:{name}", sorted(code.iterdir())
     else:
         source = load_task_source(task)
         reference, modules = source.reference, [*source.modules.values()]
