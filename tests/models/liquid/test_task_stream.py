@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from searchlight.models.data import Kind
 from searchlight.models.liquid.continual import (
     Scenario,
-    convert_labels,
-    count_outputs,
-    find_allowed,
     group_classes,
     mask_logits,
 )
@@ -19,7 +16,6 @@ from searchlight.models.liquid.task_stream import Stream, build_stream
 from tests.models.liquid.nets import continued, labeled
 
 bounded = settings(max_examples=40)
-PAIRS = group_classes(10, 5)
 
 
 @bounded
@@ -32,32 +28,6 @@ def test_every_class_is_dealt_once_in_order_and_evenly(classes: int, data: st.Da
     for tasks in (0, classes + 1):
         with pytest.raises(ValueError, match=f"between 1 and the {classes} classes, but got {tasks}"):
             group_classes(classes, tasks)
-
-
-@pytest.mark.parametrize(("scenario", "width"), [("task", 10), ("class", 10), ("domain", 4)])
-def test_outputs_are_those_of_the_scenario(scenario: str, width: int) -> None:
-    assert count_outputs(scenario, group_classes(10, 3)) == width
-    if scenario == "class":
-        assert count_outputs("class", group_classes(5, 4)) == 5
-    else:
-        with pytest.raises(ValueError, match="at least 2 classes"):
-            count_outputs(scenario, group_classes(5, 4))
-
-
-def test_domains_share_their_outputs_and_the_others_do_not() -> None:
-    labels = torch.tensor([[0, 3], [9, 4]], dtype=torch.uint8)
-    assert convert_labels("domain", PAIRS, labels).tolist() == [[0, 1], [1, 0]]
-    for scenario in ("task", "class"):
-        assert convert_labels(scenario, PAIRS, labels).tolist() == labels.tolist()
-        assert convert_labels(scenario, PAIRS, labels).dtype == torch.int64
-
-
-def test_only_own_classes_count_where_the_task_is_known() -> None:
-    assert find_allowed("task", PAIRS, 1).nonzero().flatten().tolist() == [2, 3]
-    assert find_allowed("class", PAIRS, 1).tolist() == [True] * 10
-    assert find_allowed("domain", PAIRS, 1).tolist() == [True] * 2
-    sharing = [find_allowed("task", ((0, 1), (1, 2)), task)[:3].tolist() for task in range(2)]
-    assert sharing == [[True, True, False], [False, True, True]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -101,6 +71,16 @@ def test_classes_are_dealt_out_to_tasks(
     assert made.allowed.int().tolist() == allowed
 
 
+@pytest.mark.parametrize(
+    ("scenario", "outputs", "targets"), [("task", 5, [{0, 1, 2}, {3, 4}]), ("domain", 3, [{0, 1, 2}, {0, 1}])]
+)
+def test_uneven_tasks_have_outputs_for_the_largest(scenario: Scenario, outputs: int, targets: list[set[int]]) -> None:
+    made = build_stream(labeled(classes=5), 2, scenario)
+    assert (made.outputs, made.names) == (outputs, ("0-2", "3, 4"))
+    assert [set(rows(made, task).tolist()) for task in (0, 1)] == targets
+    assert made.allowed.sum(1).tolist() == ([3, 2] if scenario == "task" else [3, 3])
+
+
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_a_single_task_has_all_classes(scenario: Scenario) -> None:
     made = build_stream(labeled(), 1, scenario)
@@ -128,6 +108,7 @@ def test_domains_are_dealt_out_to_tasks_and_tested_alone(kind: Kind) -> None:
     ("kind", "tasks", "scenario", "told"),
     [
         ("labels", 5, "class", "tasks must be between 1 and the 4 classes, but got 5"),
+        ("labels", 3, "task", 'a task must have at least 2 classes in the "task" scenario, but got 1'),
         ("labels", 3, "domain", 'a task must have at least 2 classes in the "domain" scenario, but got 1'),
         ("bytes", 5, "class", "tasks must be between 1 and the 4 domains, but got 5"),
         ("values", 0, "class", "tasks must be between 1 and the 4 domains, but got 0"),
