@@ -182,7 +182,7 @@ class Reservoir:
         self._has_logits[slots] = False
 
 
-def compute_der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None = None) -> Tensor:
+def compute_der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor) -> Tensor:
     """Return the mean squared distance of logits from the stored ones (Buzzega et al. 2020, arXiv 2004.07211).
 
     DER weighs it by alpha. DER++ adds the loss of the labels of replayed samples, weighed by beta.
@@ -190,16 +190,13 @@ def compute_der_loss(logits: Tensor, stored: Tensor, allowed_rows: Tensor | None
     Args:
         logits: Not masked; any floating dtype, shape (B, K).
         stored: Shape (B, K), on any device.
-        allowed_rows: Bool of shape (B, K) or (K,): the logits to compare, at least one per row.
+        allowed_rows: Bool of shape (B, K): the logits to compare, at least one per row.
 
     Returns:
         fp32 of shape (B,).
     """
     squares = (logits.float() - stored.to(logits.device).float()).square()
-    if allowed_rows is None:
-        return squares.mean(-1)
-    counts = allowed_rows.expand_as(squares)
-    return squares.masked_fill(~counts, 0.0).sum(-1) / counts.sum(-1)
+    return squares.masked_fill(~allowed_rows, 0.0).sum(-1) / allowed_rows.sum(-1)
 
 
 def _deal_shares(limits: Tensor, total: int, generator: torch.Generator) -> Tensor:
