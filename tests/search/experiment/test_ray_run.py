@@ -7,7 +7,8 @@ import pytest
 import ray
 from ray.tune.execution import class_cache
 
-from searchlight.search.experiment.ray_run import AuditFollower, _restrict_environment
+from searchlight.search.experiment.audit_follower import AuditFollower
+from searchlight.search.experiment.ray_run import _restrict_environment
 
 
 def passed_on():

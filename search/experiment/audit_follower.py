@@ -1,0 +1,115 @@
+"""Waits for the audit by the first worker of a search, prints its findings, and ends the search on errors."""
+
+import json
+import threading
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any, Self
+
+import ray
+
+from searchlight.search.config import SearchConfig
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.experiment.plan import SearchPlan
+from searchlight.search.experiment.preflight import build_request, identify_audit
+from searchlight.search.experiment.stop import StopRequest
+from searchlight.search.experiment.task_files import AUDIT_FILE
+from searchlight.search.formatting import resume_command
+from searchlight.search.reporting.console.preflight import format_finding, format_summary
+from searchlight.search.reporting.console.progress import Progress
+from searchlight.search.study.study import SearchStudy
+from searchlight.search.study.trial import get_reports
+from searchlight.trainables.filesystem.atomic_file import write_atomic
+
+
+class AuditFollower:
+    """Follows the audit in a thread, until it ends or the search does.
+
+    As a context manager it ends the thread: Ray ends a process that calls it during its shutdown.
+
+    Args:
+        identity: What `identify_audit` returned. The result has it as "of", unless the audit was cut short.
+
+    Attributes:
+        request: What is audited, as JSON.
+        result: The audit as JSON, once it has ended.
+        passed: Whether trials may end as failed, or None until that is known.
+    """
+
+    def __init__(
+        self, registry: Any, config: SearchConfig, identity: str, progress: Progress, stop: StopRequest
+    ) -> None:
+        self.request: dict[str, Any] = {}
+        self.result: dict[str, Any] | None = None
+        self.passed: bool | None = None
+        self._config, self._identity = config, identity
+        self._is_over = False  # the search
+        self._registry, self._progress, self._stop = registry, progress, stop
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._is_over = True
+        self._registry.record_audit.remote(None)
+        join_thread(self._thread)
+
+    def record(self, study: SearchStudy) -> None:
+        """Store the result, if there is one. Raise a UsageError, with a line per error, if the audit found errors."""
+        if self.result is None:
+            return
+        study.save_metadata({**study.metadata, "preflight": self.result})
+        study.commit()
+        errors = [format_finding(finding) for finding in self.result["findings"] if finding["severity"] == "error"]
+        if errors:
+            remedy = f"Correct the task and run {resume_command(self._config.path)}, or add --no-preflight."
+            if self._config.set or self._config.search:
+                remedy += " If a --set or --search is wrong, begin a new search: a resumed one keeps them."
+            is_trained = any(get_reports(trial) for trial in study.get_trials())  # for example before a resume
+            raise UsageError(*errors, remedy if is_trained else f"Nothing was trained. {remedy}")
+
+    def _follow(self) -> None:
+        audit: dict[str, Any] | None = None
+        try:
+            audit = ray.get(self._registry.wait_for_audit.remote())
+        except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
+            pass
+        else:
+            if audit is not None:
+                self._tell(audit)
+            elif not self._is_over:
+                self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
+        self.passed = audit is None or not audit["has_errors"]
+
+    def _tell(self, audit: dict[str, Any]) -> None:
+        self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}
+        for finding in audit["findings"]:
+            if finding["severity"] == "warning":
+                self._progress.warn(f"preflight: warning {format_finding(finding)}")
+        self._progress.say(format_summary(audit))
+        try:
+            write_atomic(self._config.local_path / AUDIT_FILE, json.dumps(audit))
+        except OSError as error:  # a full disk ends no search
+            self._progress.warn(f"{AUDIT_FILE} cannot be written: {error}")
+        if audit["has_errors"]:
+            self._stop.prunes = False  # trials can continue with the corrected task
+            self._stop("preflight found errors in the task")
+
+
+def follow_audit(
+    services: ExitStack, planned: SearchPlan, study: SearchStudy, registry: Any, progress: Progress, stop: StopRequest
+) -> AuditFollower | None:
+    """Begin to follow the audit of the task, unless the user or an earlier run of the search makes it needless."""
+    config, known = planned.config, study.metadata.get("preflight", {})
+    request = build_request(planned.space, config.workers, is_quick=True)
+    identity = identify_audit(request, study.metadata["files"])
+    if config.no_preflight or (identity and known.get("of") == identity and not known["has_errors"]):
+        return None
+    audit = AuditFollower(registry, config, identity, progress, stop)
+    audit.request = asdict(request)
+    if planned.source.task_class is None or config.workers > 1:
+        audit.passed = True  # the audit of a function, or of one rank of several, has no errors
+    return services.enter_context(audit)
