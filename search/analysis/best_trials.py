@@ -127,8 +127,8 @@ def find_incumbent(trials: Sequence[FrozenTrial], objective: Objective) -> Froze
     bests = BestReports([objective])
     for trial in select_comparable_trials(trials):
         bests.record_report(trial.number, 0, {objective.metric: get_best_value(trial, objective)})
-    found = bests.find_incumbent()
-    return next((trial for trial in trials if found and trial.number == found[0]), None)
+    incumbent = bests.find_incumbent()
+    return next((trial for trial in trials if incumbent and trial.number == incumbent[0]), None)
 
 
 def find_best(trials: Sequence[FrozenTrial], objective: Objective) -> BestTrial | None:
@@ -148,11 +148,11 @@ def find_improving_reports(trials: Sequence[FrozenTrial], objective: Objective) 
         for epoch, report in get_reports(trial).items()
         if epoch in intermediate_values(trial) and "time" in report
     )
-    found: list[ImprovingReport] = []
+    improvements: list[ImprovingReport] = []
     for report in reports:
-        if not found or objective.is_better(report.value, found[-1].value):
-            found.append(report)
-    return found
+        if not improvements or objective.is_better(report.value, improvements[-1].value):
+            improvements.append(report)
+    return improvements
 
 
 def find_pareto_front(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> list[ParetoTrial]:
@@ -181,8 +181,8 @@ def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Obj
     returned.
     """
     by_number = {trial.number: trial for trial in trials if get_outcome(trial) in WITH_RESULT}
-    found = {number: objective_losses(trial, objectives) for number, trial in by_number.items()}
-    return [by_number[number] for number in select_non_dominated({n: losses for n, losses in found.items() if losses})]
+    losses = {number: objective_losses(trial, objectives) for number, trial in by_number.items()}
+    return [by_number[number] for number in select_non_dominated({n: point for n, point in losses.items() if point})]
 
 
 def get_best_value_until(trial: FrozenTrial, epoch: int, objective: Objective) -> float | None:

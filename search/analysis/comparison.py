@@ -42,38 +42,38 @@ class SearchCurve(NamedTuple):
     """A search, under a name that distinguishes it, its best trial, its new best values, its seconds without pauses."""
 
     name: str
-    searched: SearchRecord
+    record: SearchRecord
     best: BestTrial | None
     steps: Sequence[Improvement]
     seconds: float
 
     def find_improvement(self, value: float) -> Improvement | None:
         """Return the first improvement that is at least as good as `value`, or None if there is none."""
-        is_better = self.searched.objective.is_better
+        is_better = self.record.objective.is_better
         return next((step for step in self.steps if not is_better(value, step.value)), None)
 
 
-def search_curve(searched: SearchRecord, name: str = "") -> SearchCurve:
-    """Return the progress of `searched` as a curve, under another `name` if one is given."""
-    clocked = running_time(searched)
-    begun = [trial.datetime_start.timestamp() for trial in searched.trials if trial.datetime_start]
-    reports = find_improving_reports(_select_with_result(searched.trials), searched.objective)
+def search_curve(record: SearchRecord, name: str = "") -> SearchCurve:
+    """Return the progress of `record` as a curve, under another `name` if one is given."""
+    clocked = running_time(record)
+    begun = [trial.datetime_start.timestamp() for trial in record.trials if trial.datetime_start]
+    reports = find_improving_reports(_select_with_result(record.trials), record.objective)
     steps = [Improvement(clocked.at(at), sum(start <= at for start in begun), value) for at, _, value in reports]
-    best = find_best(searched.trials, searched.objective)
-    return SearchCurve(name or searched.name, searched, best, steps, clocked.total)
+    best = find_best(record.trials, record.objective)
+    return SearchCurve(name or record.name, record, best, steps, clocked.total)
 
 
-def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> list[SearchCurve]:
-    """Return the curves of the `searches` at their `places`. The others are compared with the first one.
+def compare(locations: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> list[SearchCurve]:
+    """Return the curves of the `searches` at their `locations`. The others are compared with the first one.
 
     Raises:
         UsageError: The searches differ in task or objective. The message has a line for each of them.
     """
     first, *others = searches
     problems = []
-    for place, other in zip(places[1:], others, strict=True):
-        if place.resolve() == places[0].resolve():
-            problems.append(f"--compare must name another search than {first.name}, but got {place.name}.")
+    for location, other in zip(locations[1:], others, strict=True):
+        if location.resolve() == locations[0].resolve():
+            problems.append(f"--compare must name another search than {first.name}, but got {location.name}.")
             continue
         tasks = _get_task_name(first), _get_task_name(other)
         if all(tasks) and tasks[0] != tasks[1]:
@@ -89,14 +89,14 @@ def compare(places: Sequence[StoragePath], searches: Sequence[SearchRecord]) -> 
     if problems:
         raise UsageError(*dict.fromkeys(problems))
     alike = len({search.name for search in searches}) < len(searches)
-    names = [f"{place.parent.name}/{place.name}" if alike else place.name for place in places]
+    names = [f"{location.parent.name}/{location.name}" if alike else location.name for location in locations]
     return [search_curve(search, name) for search, name in zip(searches, names, strict=True)]
 
 
 def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
     """Return a sentence that names the better search at equal trials and epochs, with the gain and the time."""
-    objective, count = first.searched.objective, min(len(side.searched.trials) for side in (first, other))
-    trials = {side.name: _select_with_result(side.searched.trials[:count]) for side in (first, other)}
+    objective, count = first.record.objective, min(len(side.record.trials) for side in (first, other))
+    trials = {side.name: _select_with_result(side.record.trials[:count]) for side in (first, other)}
     if without := [name for name, own in trials.items() if not own]:
         of_the_first = f" of its first {pluralize(count, 'trial')}" if first.best and other.best else ""
         return f"{' and '.join(without)} completed no trial{of_the_first}, so there is nothing to compare."
@@ -105,15 +105,15 @@ def summarize_difference(first: SearchCurve, other: SearchCurve) -> str:
     values = {name: objective.best(value for value in own if value is not None) for name, own in known.items()}
     less, more = (other, first) if objective.is_better(values[first.name], values[other.name]) else (first, other)
     worse, better = values[less.name], values[more.name]
-    told = f"Of the first {pluralize(count, 'trial')} of each, by epoch {epoch}: "
+    lines = f"Of the first {pluralize(count, 'trial')} of each, by epoch {epoch}: "
     if worse == better:
-        told += f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
+        lines += f"{first.name} and {other.name} found the same {objective.metric}, {format_value(better)}."
     else:
-        told += (
+        lines += (
             f"{more.name} found more, {objective.metric} {format_value(better)}, where {less.name} found "
             f"{format_value(worse)}. That is {format_change(better, worse)} better."
         )
-    return " ".join([told, *_describe_time_to_value(less, worse), *_describe_time_to_value(more, worse)])
+    return " ".join([lines, *_describe_time_to_value(less, worse), *_describe_time_to_value(more, worse)])
 
 
 def _select_with_result(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
@@ -129,10 +129,10 @@ def _describe_time_to_value(side: SearchCurve, value: float) -> list[str]:
 
 def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
     """Return a table with a column for each search. The first row is its head."""
-    metric = sides[0].searched.objective.metric
+    metric = sides[0].record.objective.metric
     steps = [side.steps[-1] if side.steps else None for side in sides]
-    counts = [count_outcomes(side.searched.trials) for side in sides]
-    confirmed = [confirm(side.searched) for side in sides]
+    counts = [count_outcomes(side.record.trials) for side in sides]
+    confirmed = [confirm(side.record) for side in sides]
     rows = {
         "": [side.name for side in sides],
         f"best {metric}": [format_value(side.best.value) if side.best else "-" for side in sides],
@@ -148,7 +148,7 @@ def build_comparison_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
     if any(len(each) == 1 for each in confirmed):
         rows[f"confirmed {metric} (90 % interval)"] = [*map(_format_confirmed, confirmed)]
     rows["ran for"] = [format_duration(side.seconds) for side in sides]
-    rows["trials"] = [str(len(side.searched.trials)) for side in sides]
+    rows["trials"] = [str(len(side.record.trials)) for side in sides]
     for outcome in (outcome for outcome in OUTCOMES if any(outcome in count for count in counts)):
         rows[f"  {outcome}"] = [str(count.get(outcome, 0)) for count in counts]
     return [[label, *cells] for label, cells in rows.items()]
@@ -172,41 +172,41 @@ def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:
 
 def config_differences(first: SearchCurve, other: SearchCurve) -> list[str]:
     """Return a line for each setting in which the two searches differ and which may explain their results."""
-    own, theirs = first.searched.about, other.searched.about
-    told = []
+    own, theirs = first.record.about, other.record.about
+    lines = []
     if changed := _find_changed_names(own.get("files", {}), theirs.get("files", {})):
-        told.append(f"The code of {other.name} differs from {first.name}: {', '.join(changed)}.")
-    if other_data := _find_changed_names(_collect_data_digests(first.searched), _collect_data_digests(other.searched)):
-        told.append(f"The data of {other.name} differs from {first.name}: {', '.join(other_data)}.")
-    before, after = _describe_space(first.searched), _describe_space(other.searched)
+        lines.append(f"The code of {other.name} differs from {first.name}: {', '.join(changed)}.")
+    if other_data := _find_changed_names(_collect_data_digests(first.record), _collect_data_digests(other.record)):
+        lines.append(f"The data of {other.name} differs from {first.name}: {', '.join(other_data)}.")
+    before, after = _describe_space(first.record), _describe_space(other.record)
     for name in (name for name in _find_changed_names(before, after) if name != "seed"):
         was, is_ = (space.get(name, "absent") for space in (before, after))
-        told.append(f"{name} was {was} in {first.name}, {is_} in {other.name}.")
-    if first.searched.objectives[1:] != other.searched.objectives[1:]:
-        told.append(f"Their further objectives differ; they are compared by {first.searched.objective.metric} alone.")
-    return told
+        lines.append(f"{name} was {was} in {first.name}, {is_} in {other.name}.")
+    if first.record.objectives[1:] != other.record.objectives[1:]:
+        lines.append(f"Their further objectives differ; they are compared by {first.record.objective.metric} alone.")
+    return lines
 
 
 def _find_changed_names(own: dict[str, str], theirs: dict[str, str]) -> list[str]:
     return sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
 
 
-def _describe_space(searched: SearchRecord) -> dict[str, str]:
+def _describe_space(record: SearchRecord) -> dict[str, str]:
     """Return the searched ranges and the fixed values as text."""
-    ranges = searched.about.get("searched", {}).items()
-    told = {name: f"searched in {Parameter(name, json_to_distribution(text), {})}" for name, text in ranges}
-    return {**told, **{name: format_value(value) for name, value in searched.about.get("fixed", {}).items()}}
+    ranges = record.about.get("searched", {}).items()
+    lines = {name: f"searched in {Parameter(name, json_to_distribution(text), {})}" for name, text in ranges}
+    return {**lines, **{name: format_value(value) for name, value in record.about.get("fixed", {}).items()}}
 
 
-def _collect_data_digests(searched: SearchRecord) -> dict[str, str]:
+def _collect_data_digests(record: SearchRecord) -> dict[str, str]:
     """Return the digests of the data sets that the trials name, by name."""
-    told: dict[str, set[str]] = defaultdict(set)
-    for trial in searched.trials:
+    lines: dict[str, set[str]] = defaultdict(set)
+    for trial in record.trials:
         for data in get_datasets(trial):
-            told[data["name"]].add(data["digest"])
-    return {name: ", ".join(sorted(digests)) for name, digests in told.items()}
+            lines[data["name"]].add(data["digest"])
+    return {name: ", ".join(sorted(digests)) for name, digests in lines.items()}
 
 
-def _get_task_name(searched: SearchRecord) -> str:
+def _get_task_name(record: SearchRecord) -> str:
     """Return the name of the task without the folder of its file, or "" if it is unknown."""
-    return Path(str(searched.about.get("config", {}).get("task", ""))).name
+    return Path(str(record.about.get("config", {}).get("task", ""))).name

@@ -79,8 +79,8 @@ class Confirmation:
     @property
     def statement(self) -> str:
         """One sentence that says which config to use, how sure that is, and which configs diverged."""
-        told = join_words([describe_config(trial) for trial in self.diverged])
-        return f"{self._choice} ({told} diverged under a new seed)" if told else self._choice
+        text = join_words([describe_config(trial) for trial in self.diverged])
+        return f"{self._choice} ({text} diverged under a new seed)" if text else self._choice
 
     @property
     def _choice(self) -> str:
@@ -96,8 +96,8 @@ class Confirmation:
         difference, interval = _format_estimate(config.difference, config.difference_interval)
         if (config.probability_beats_defaults or 0.0) >= SHOWN_FROM:
             return f"trial {self.chosen} beats the defaults by {difference} ({interval}, {runs})"
-        told = f"trial {self.chosen} is probably better than the defaults, by {difference} ({interval}, {runs})"
-        return f"{told}, but this is not shown"
+        text = f"trial {self.chosen} is probably better than the defaults, by {difference} ({interval}, {runs})"
+        return f"{text}, but this is not shown"
 
 
 class _Draws(NamedTuple):
@@ -223,23 +223,23 @@ def _summarize_configs(runs: Runs, posterior: _Draws, sign: float) -> list[Confi
     is_best = draws == draws.max(axis=1, keepdims=True)
     best = (is_best / is_best.sum(axis=1, keepdims=True)).mean(axis=0)
     base = trials.index(None) if None in runs else None
-    found = []
-    for place in sorted(range(len(trials)), key=lambda place: -posterior.means[place]):
-        has_difference = base is not None and place != base
-        gain = draws[:, place] - draws[:, base or 0]
-        found.append(
+    configs = []
+    for index in sorted(range(len(trials)), key=lambda index: -posterior.means[index]):
+        has_difference = base is not None and index != base
+        gain = draws[:, index] - draws[:, base or 0]
+        configs.append(
             ConfirmedConfig(
-                trial=trials[place],
-                values=runs[trials[place]],
-                mean=float(sign * posterior.means[place]),
-                interval=_find_interval(sign * draws[:, place]),
-                difference=float(posterior.means[place] - posterior.means[base or 0]) if has_difference else None,
+                trial=trials[index],
+                values=runs[trials[index]],
+                mean=float(sign * posterior.means[index]),
+                interval=_find_interval(sign * draws[:, index]),
+                difference=float(posterior.means[index] - posterior.means[base or 0]) if has_difference else None,
                 difference_interval=_find_interval(gain) if has_difference else None,
-                probability_best=float(best[place]),
+                probability_best=float(best[index]),
                 probability_beats_defaults=float((gain > 0).mean()) if has_difference else None,
             )
         )
-    return found
+    return configs
 
 
 def _find_interval(draws: Array) -> tuple[float, float]:

@@ -29,21 +29,21 @@ INTERVAL = "90 % interval"
 SEED_IGNORED = "nothing, because the task ignores its seed: the runs of a config are equal under different seeds"
 
 
-def confirm(searched: SearchRecord) -> list[Confirmation]:
+def confirm(record: SearchRecord) -> list[Confirmation]:
     """Return what the confirming runs show of each objective.
 
     The list is empty if there are too few runs, or if the task ignores its seed, because equal runs have no spread. The
     value of a run is that of its best epoch by the first objective, as it is for a trial of the search.
     """
-    if ignore_seeds(searched.confirming_runs):
+    if ignore_seeds(record.confirming_runs):
         return []
-    found, diverged = [], _find_diverged(searched)
-    for place, objective in enumerate(searched.objectives):
+    found, diverged = [], _find_diverged(record)
+    for index, objective in enumerate(record.objectives):
         values: dict[int | None, dict[int, float]] = {}
-        for trial in _select_completed(searched.confirming_runs):
-            run, point = ConfirmingRun.from_trial(trial), objective_values(trial, searched.objectives)
+        for trial in _select_completed(record.confirming_runs):
+            run, point = ConfirmingRun.from_trial(trial), objective_values(trial, record.objectives)
             assert point is not None  # a completed run has reported
-            values.setdefault(run.trial, {})[run.seed] = point[place]
+            values.setdefault(run.trial, {})[run.seed] = point[index]
         confirmation = estimate_confirmation(values, objective, diverged)
         if confirmation is None:
             return []
@@ -51,9 +51,9 @@ def confirm(searched: SearchRecord) -> list[Confirmation]:
     return found
 
 
-def explain_no_confirmation(searched: SearchRecord) -> str:
+def explain_no_confirmation(record: SearchRecord) -> str:
     """Return why the confirming runs confirm nothing, or "" if they do, or if there are too few of them."""
-    return SEED_IGNORED if ignore_seeds(searched.confirming_runs) else ""
+    return SEED_IGNORED if ignore_seeds(record.confirming_runs) else ""
 
 
 def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:
@@ -61,24 +61,24 @@ def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:
     return next(config for config in confirmation.configs if config.trial == confirmation.chosen)
 
 
-def find_confirmed_best(searched: SearchRecord, confirmations: Sequence[Confirmation]) -> BestTrial | None:
+def find_confirmed_best(record: SearchRecord, confirmations: Sequence[Confirmation]) -> BestTrial | None:
     """Return the confirmed trial. Where nothing was confirmed, or several objectives were, return the best trial.
 
     The best trial is one that did not diverge under a new seed, as long as there is one.
     Config and checkpoint are those of the best run that confirms the trial, the value is that of the trial itself. The
     defaults are the trial that the search tried first, or the best run of them if it did not try them.
     """
-    objective = searched.objective
+    objective = record.objective
     if len(confirmations) != 1:
-        diverged = _find_diverged(searched)
-        reliable = [trial for trial in searched.trials if trial.number not in diverged]
-        return find_best(reliable, objective) or find_best(searched.trials, objective)
+        diverged = _find_diverged(record)
+        reliable = [trial for trial in record.trials if trial.number not in diverged]
+        return find_best(reliable, objective) or find_best(record.trials, objective)
     chosen = confirmations[0].chosen
-    runs = _select_completed(searched.confirming_runs)
+    runs = _select_completed(record.confirming_runs)
     own = [run for run in runs if ConfirmingRun.from_trial(run).trial == chosen]
     run = objective.best(own, key=lambda run: get_best_value(run, objective))
-    by_number = {trial.number: trial for trial in searched.trials}
-    trial = searched.default_trial if chosen is None else by_number[chosen]
+    by_number = {trial.number: trial for trial in record.trials}
+    trial = record.default_trial if chosen is None else by_number[chosen]
     if trial is None or not intermediate_values(trial):
         trial = run
     report = get_reports(run)[get_best_epoch(run, objective)]
@@ -86,14 +86,14 @@ def find_confirmed_best(searched: SearchRecord, confirmations: Sequence[Confirma
     return BestTrial(trial.number, get_best_value(trial, objective), config, report["checkpoint"], run.number)
 
 
-def list_failed_runs(searched: SearchRecord) -> list[FrozenTrial]:
+def list_failed_runs(record: SearchRecord) -> list[FrozenTrial]:
     """Return the confirming runs that diverged or failed."""
-    return [run for run in searched.confirming_runs if get_outcome(run) in ("diverged", "failed")]
+    return [run for run in record.confirming_runs if get_outcome(run) in ("diverged", "failed")]
 
 
-def _find_diverged(searched: SearchRecord) -> set[int | None]:
+def _find_diverged(record: SearchRecord) -> set[int | None]:
     """Return the configs of which a confirming run diverged."""
-    failed = list_failed_runs(searched)
+    failed = list_failed_runs(record)
     return {ConfirmingRun.from_trial(run).trial for run in failed if get_outcome(run) == "diverged"}
 
 

@@ -94,18 +94,18 @@ def find_divergence(trials: Sequence[FrozenTrial]) -> list[Divergence]:
     groups: defaultdict[str | None, list[FrozenTrial]] = defaultdict(list)
     for trial in known:
         groups[trial.params.get("precision")].append(trial)
-    found = [_summarize_divergence(precision, groups[precision]) for precision in sorted(groups, key=str)]
-    if len(found) > 1 and not any(divergence.region for divergence in found):
+    divergences = [_summarize_divergence(precision, groups[precision]) for precision in sorted(groups, key=str)]
+    if len(divergences) > 1 and not any(divergence.region for divergence in divergences):
         together = _summarize_divergence(None, known)
-        found += [together] if together.region else []
-    return found
+        divergences += [together] if together.region else []
+    return divergences
 
 
 def _summarize_divergence(precision: str | None, trials: Sequence[FrozenTrial]) -> Divergence:
     diverged = [trial for trial in trials if _is_diverged(trial)]
     seen = [trial.user_attrs.get("divergence") or {"kind": "other", "epoch": 0} for trial in diverged]
-    kinds = dict(Counter(about["kind"] for about in seen).most_common())
-    first = min((about["epoch"] for about in seen if about["epoch"]), default=None)
+    kinds = dict(Counter(details["kind"] for details in seen).most_common())
+    first = min((details["epoch"] for details in seen if details["epoch"]), default=None)
     return Divergence(precision, len(diverged), len(trials), _find_region(trials), kinds, first)
 
 

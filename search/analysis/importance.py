@@ -72,10 +72,10 @@ class Importances:
         return [one.name for one in self.each if one.matters]
 
 
-def find_importances(searched: SearchRecord) -> Importances:
+def find_importances(record: SearchRecord) -> Importances:
     """Return the importances of a search for its first objective. They are empty if there are too few trials."""
-    places = rank_trials(searched)
-    trials = [trial for trial in searched.trials if trial.number in places]
+    places = rank_trials(record)
+    trials = [trial for trial in record.trials if trial.number in places]
     y = np.array([places[trial.number] for trial in trials])
     if len(trials) < FEWEST or np.ptp(y) == 0:
         return Importances((), len(trials), None)
@@ -164,20 +164,20 @@ def _compute_shares(table: Columns, owner: Owner, y: Array, seed: int) -> Array:
     count, parameters = len(y), int(owner.max()) + 1
     trees = max(20, min(60, 6000 // count))
     draw = np.random.default_rng(seed)
-    added, told_of = np.zeros(parameters), 0
+    added, tested_count = np.zeros(parameters), 0
     for tree_seed in range(trees):
         order = draw.permutation(count)
-        learned, told = np.split(order, [round(LEARNED * count)])
+        learned, tested = np.split(order, [round(LEARNED * count)])
         tree = DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=tree_seed)
         tree.fit(table[learned], y[learned], check_input=False)  # our own floats, thousands of times
-        shuffled = np.repeat(table[told][None], parameters, axis=0)
+        shuffled = np.repeat(table[tested][None], parameters, axis=0)
         for parameter in range(parameters):
             own = owner == parameter
-            shuffled[parameter][:, own] = table[draw.permutation(told)][:, own]
-        worse = _compute_squared_errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[told], parameters))
-        added += worse.reshape(parameters, -1).sum(1) - _compute_squared_errors(tree, table[told], y[told]).sum()
-        told_of += len(told)
-    shares: Array = added / told_of / max(2 * y.var(), 1e-12)
+            shuffled[parameter][:, own] = table[draw.permutation(tested)][:, own]
+        worse = _compute_squared_errors(tree, shuffled.reshape(-1, len(owner)), np.tile(y[tested], parameters))
+        added += worse.reshape(parameters, -1).sum(1) - _compute_squared_errors(tree, table[tested], y[tested]).sum()
+        tested_count += len(tested)
+    shares: Array = added / tested_count / max(2 * y.var(), 1e-12)
     return shares
 
 

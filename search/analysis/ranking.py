@@ -46,8 +46,8 @@ def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -
     if len(objectives) > 1:
         front = {trial.number for trial in select_pareto_trials(trials, objectives)}
         columns["front"] = ["*" if trial.number in front else "" for trial in ranked]
-    for place, objective in enumerate(objectives):
-        columns[objective.metric] = [format_value(point[place]) if (point := points[t.number]) else "-" for t in ranked]
+    for index, objective in enumerate(objectives):
+        columns[objective.metric] = [format_value(point[index]) if (point := points[t.number]) else "-" for t in ranked]
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
         columns[name] = [format_value(trial.params.get(name, "-")) for trial in ranked]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
@@ -58,7 +58,7 @@ def has_gpu(trials: Sequence[FrozenTrial]) -> bool:
     return any(GPU_MEMORY in report["metrics"] for trial in trials for report in get_reports(trial).values())
 
 
-def rank_trials(searched: SearchRecord) -> dict[int, float]:
+def rank_trials(record: SearchRecord) -> dict[int, float]:
     """Return each trial's rank by number, scaled to [0, 1] with 0 the best. Tied trials share a rank.
 
     The last values of trials that were stopped at different epochs cannot be compared. Therefore, a trial that reached
@@ -66,9 +66,9 @@ def rank_trials(searched: SearchRecord) -> dict[int, float]:
     trials come first, and diverged trials last. Failed and interrupted trials are left out, because their values are
     unknown. Copies are left out, because they continue from the weights of another trial.
     """
-    measure = _build_progress_measure(searched)
-    found = ((trial.number, _build_sort_key(trial, searched.objective, measure)) for trial in searched.trials)
-    keys = {number: key for number, key in found if key is not None}
+    measure = _build_progress_measure(record)
+    keyed = ((trial.number, _build_sort_key(trial, record.objective, measure)) for trial in record.trials)
+    keys = {number: key for number, key in keyed if key is not None}
     order = sorted(keys.values())
     last = max(1, len(order) - 1)
     return {number: (bisect_left(order, key) + bisect_right(order, key) - 1) / 2 / last for number, key in keys.items()}
@@ -87,14 +87,14 @@ def _build_sort_key(trial: FrozenTrial, objective: Objective, measure: Callable[
     return (0, 0.0, loss) if outcome == "completed" else (1, -measure(trial), loss)
 
 
-def _build_progress_measure(searched: SearchRecord) -> Callable[[FrozenTrial], float]:
+def _build_progress_measure(record: SearchRecord) -> Callable[[FrozenTrial], float]:
     """Return a function of how far a trial came: in epochs, or in rungs if trials reach these at other epochs."""
-    if searched.unit == "epochs":
+    if record.unit == "epochs":
         return lambda trial: max(intermediate_values(trial))
-    rungs = searched.rungs
+    rungs = record.rungs
 
     def count_passed_rungs(trial: FrozenTrial) -> float:
-        spent = max(cumulative_cost(get_reports(trial), searched.unit).values(), default=0.0)
+        spent = max(cumulative_cost(get_reports(trial), record.unit).values(), default=0.0)
         return sum(spent >= rung for rung in rungs)
 
     return count_passed_rungs

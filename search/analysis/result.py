@@ -54,15 +54,15 @@ class SearchResult:
     confirmations: Sequence[Confirmation] = ()
 
     @classmethod
-    def from_record(cls, searched: SearchRecord) -> "SearchResult":
+    def from_record(cls, record: SearchRecord) -> "SearchResult":
         """Return the result of a search, without its location in MLflow and its reason to stop."""
-        trials, objectives = searched.trials, searched.objectives
-        confirmations = confirm(searched)
-        best, seconds, front = find_confirmed_best(searched, confirmations), running_time(searched).total, None
+        trials, objectives = record.trials, record.objectives
+        confirmations = confirm(record)
+        best, seconds, front = find_confirmed_best(record, confirmations), running_time(record).total, None
         if len(objectives) > 1:
             front = find_pareto_front(trials, objectives)
         found = count_outcomes(trials), best, find_divergence(trials)
-        return cls(searched.name, *found, {}, seconds, "", front, searched, confirmations)
+        return cls(record.name, *found, {}, seconds, "", front, record, confirmations)
 
     @property
     def confirmation(self) -> Confirmation | None:

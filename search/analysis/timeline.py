@@ -115,17 +115,17 @@ class RunningTime:
         return [(self.at(end), start - end) for (_, end), (start, _) in following]
 
 
-def running_time(searched: SearchRecord) -> RunningTime:
+def running_time(record: SearchRecord) -> RunningTime:
     """Return when the drivers of a search ran it, each from its start to the end of its last trial.
 
     A driver that was killed, or still runs, counts until the last thing that the study has of it. Drivers that recorded
     nothing of themselves count together, from the first thing to the last.
     """
-    signs = sorted(_collect_timestamps(searched.all_trials))
-    starts = [start for start, _ in searched.drivers]
+    signs = sorted(_collect_timestamps(record.all_trials))
+    starts = [start for start, _ in record.drivers]
     unrecorded = [sign for sign in signs if sign < min(starts, default=inf)]
     periods = [(unrecorded[0], unrecorded[-1])] if unrecorded else []
-    for (start, end), following in zip(searched.drivers, [*starts[1:], inf], strict=False):
+    for (start, end), following in zip(record.drivers, [*starts[1:], inf], strict=False):
         last = max((sign for sign in signs if start <= sign < following), default=start)
         periods.append((start, last if end is None else end))
     return RunningTime(tuple(periods))
