@@ -54,16 +54,16 @@ def main(
         if extra := [flag for flag, is_given in given.items() if is_given]:
             raise UsageError(f"--compare must come without {' and '.join(extra)}. Call it once more with them.")
         return _compare(folder, [resolve_place(other, folder.parent) for other in compare])
-    searched = load_search(folder)
+    record = load_search(folder)
     console = create_report_console()
-    print_trials(console, searched)
-    print_confirmations(console, searched)
-    for divergence in find_divergence(searched.trials):
+    print_trials(console, record)
+    print_confirmations(console, record)
+    for divergence in find_divergence(record.trials):
         print_line(console, f"diverged: {divergence}")
     page = folder / "report.html"
     try:
-        write_report(searched, page)
-        write_parquet(searched.all_trials, folder / "trials.parquet")
+        write_report(record, page)
+        write_parquet(record.all_trials, folder / "trials.parquet")
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     print_line(console, f"page: {page}")
@@ -87,15 +87,15 @@ def _log_to_mlflow(folder: StoragePath, replay: bool, log_model: bool, register:
 
 def _compare(folder: StoragePath, others: Sequence[StoragePath]) -> None:
     """Print the search in `folder` next to `others`."""
-    found, problems = list[SearchRecord](), list[str]()
+    records, problems = list[SearchRecord](), list[str]()
     for where, path in [("", folder), *(("--compare ", other) for other in others)]:
         try:
-            found.append(load_search(path))
+            records.append(load_search(path))
         except UsageError as error:
             problems.extend(f"{where}{problem}" for problem in error.problems)
     if problems:
         raise UsageError(*problems)
-    first, *rest = sides = comparison.compare([folder, *others], found)
+    first, *rest = sides = comparison.compare([folder, *others], records)
     console = create_report_console()
     for rows in (comparison.build_comparison_rows(sides), comparison.build_config_rows(sides)):
         console.print(build_details(rows))

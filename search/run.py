@@ -107,8 +107,8 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     audit = run_preflight(planned)
     cost = estimate(planned, audit)
     if as_json:
-        shown = {**audit, "estimate": asdict(cost) if cost else None}
-        print(json.dumps(shown), file=SafeStream(sys.stdout))
+        output = {**audit, "estimate": asdict(cost) if cost else None}
+        print(json.dumps(output), file=SafeStream(sys.stdout))
     else:
         if dry_run:
             print_plan(planned, cost)
@@ -122,11 +122,11 @@ def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     given = _select_given(options)
     from searchlight.search.experiment import runner  # imports the task's libraries
 
-    place = parse_storage(given.pop("storage", None) or "runs") / name
-    _print_result(runner.resume(name, place.parent, given), place, options["quiet"], as_json)
+    location = parse_storage(given.pop("storage", None) or "runs") / name
+    _print_result(runner.resume(name, location.parent, given), location, options["quiet"], as_json)
 
 
-def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_json: bool) -> None:
+def _print_result(result: "SearchResult", location: StoragePath, quiet: bool, as_json: bool) -> None:
     """Print the result. Exit with code 1 if no trial has one."""
     from searchlight.search.formatting import resume_command
     from searchlight.search.reporting.console.summary import print_summary
@@ -136,12 +136,12 @@ def _print_result(result: "SearchResult", place: StoragePath, quiet: bool, as_js
     if as_json:
         print(json.dumps(result.as_json()), file=SafeStream(sys.stdout))
     else:
-        print_summary(create_report_console(), result, place, quiet)
+        print_summary(create_report_console(), result, location, quiet)
     unconfirmed = any(get_outcome(run) == "interrupted" for run in result.searched.confirming_runs)
     if (
         "interrupted" in result.outcomes or unconfirmed or not result.outcomes
     ):  # or it was stopped before its first trial
-        print(f"resume: {resume_command(place)}", file=SafeStream(sys.stderr))
+        print(f"resume: {resume_command(location)}", file=SafeStream(sys.stderr))
     if not {*WITH_RESULT} & {*result.outcomes}:
         raise click.exceptions.Exit(1)
 

@@ -85,10 +85,10 @@ def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _infer_param_types(trials: Sequence[FrozenTrial]) -> dict[str, set[type]]:
     """Return the possible types of the columns of searched parameters."""
-    searched: dict[str, BaseDistribution] = {}
+    record: dict[str, BaseDistribution] = {}
     for trial in trials:
-        searched.update(trial.distributions)
-    return {f"config/{name}": _infer_value_types(distribution) for name, distribution in searched.items()}
+        record.update(trial.distributions)
+    return {f"config/{name}": _infer_value_types(distribution) for name, distribution in record.items()}
 
 
 def _infer_value_types(distribution: BaseDistribution) -> set[type]:
@@ -114,7 +114,7 @@ class ParquetCallback(TrialCallback):
     Args:
         folder: The folder of the file.
         say: Shows a line if the file cannot be written.
-        place: The location of the search, if it is not `folder`.
+        location: The location of the search, if it is not `folder`.
         earlier: The trials of a resumed search.
     """
 
@@ -122,12 +122,12 @@ class ParquetCallback(TrialCallback):
         self,
         folder: Path,
         say: Callable[[str], None],
-        place: StoragePath | None = None,
+        location: StoragePath | None = None,
         earlier: Sequence[FrozenTrial] = (),
     ) -> None:
         self._path = folder / FILE
         self._say = say
-        self._place = place or folder
+        self._place = location or folder
         self._trials = {trial.number: trial for trial in earlier}
         self._changed = threading.Event()
         if earlier:  # their driver may have died before it wrote them

@@ -42,9 +42,9 @@ def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
     for line in planned.warm.lines:
         print(f"# warm start: {line}")
-    searched = {parameter.name for parameter in planned.space.parameters}
+    record = {parameter.name for parameter in planned.space.parameters}
     for key, value in flatten(planned.space.build_config({}).model_dump(mode="json")).items():
-        if key not in searched:
+        if key not in record:
             print(f"# fixed: {key} {value}")
 
 
@@ -60,8 +60,8 @@ def _describe_confirmation(planned: Any) -> str:
         return f"confirmation: {rule}, at most {runs} runs"
     one = f"{format_amount(planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
     cost = f"at most {runs} runs of {one}, {format_amount(runs * planned.schedule.limit)} in all"
-    searched = f"; the trials take about {format_amount(planned.expected_cost)}" if planned.expected_cost else ""
-    return f"confirmation: {rule}, {cost}{searched}"
+    record = f"; the trials take about {format_amount(planned.expected_cost)}" if planned.expected_cost else ""
+    return f"confirmation: {rule}, {cost}{record}"
 
 
 def _describe_checkpoints(planned: Any) -> str:
@@ -85,10 +85,10 @@ def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
     from searchlight.search.option import read_yaml
 
     for name in reversed(list_searches(config.storage)):
-        place = config.storage / name
+        location = config.storage / name
         try:
-            earlier = read_yaml((place / "search.yaml").read_text(encoding="utf-8"))
-            if earlier["task"] == config.task and (size := measure_largest(place / CHECKPOINTS)):
+            earlier = read_yaml((location / "search.yaml").read_text(encoding="utf-8"))
+            if earlier["task"] == config.task and (size := measure_largest(location / CHECKPOINTS)):
                 return name, size
         except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):  # an unreadable search
             continue
@@ -108,23 +108,23 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
         names = list_searches(storage)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
-    found: list[dict[str, Any]] = []
+    searches: list[dict[str, Any]] = []
     for name in names:
         try:
-            searched = load_search(storage / name)
+            record = load_search(storage / name)
         except UsageError as error:  # list the others if a database is unavailable
-            found.append({"name": name, "error": str(error)})
+            searches.append({"name": name, "error": str(error)})
         else:
-            best, metric = find_confirmed_best(searched, confirm(searched)), searched.objective.metric
+            best, metric = find_confirmed_best(record, confirm(record)), record.objective.metric
             own = {"trial_id": best.trial_id, "metric": metric, "value": best.value} if best else None
-            found.append({"name": name, "outcomes": dict(count_outcomes(searched.trials)), "best": own})
+            searches.append({"name": name, "outcomes": dict(count_outcomes(record.trials)), "best": own})
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(searches))
         return
-    for each in found:
+    for each in searches:
         if "error" in each:
             print(f"{each['name']}  {each['error']}")
             continue
         counts = ", ".join(f"{count} {outcome}" for outcome, count in each["outcomes"].items())
-        told = f"  best {own['metric']} {format_value(own['value'])}" if (own := each["best"]) else ""
-        print(f"{each['name']}  {counts}{told}")
+        text = f"  best {own['metric']} {format_value(own['value'])}" if (own := each["best"]) else ""
+        print(f"{each['name']}  {counts}{text}")

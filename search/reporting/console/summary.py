@@ -57,63 +57,63 @@ OF_A_RUN = ("workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options 
 FAILURES = 3  # kinds of failures in the summary; the report has all
 
 
-def print_trials(console: Console, searched: SearchRecord) -> None:
+def print_trials(console: Console, record: SearchRecord) -> None:
     """Print the table of the trials, with all columns if `console` is not a terminal."""
     width = console.width if console.is_terminal else None
-    rows = trial_rows(searched.trials, searched.objectives)
+    rows = trial_rows(record.trials, record.objectives)
     table = build_table(rows, width)
     console.print(table)
     if omitted := list_omitted_columns(table, rows):
-        told = f"not shown in {width} columns: {', '.join(omitted)}; report.html has them, and so has a wider terminal"
-        console.print(told, highlight=False, markup=False, style="dim")
+        line = f"not shown in {width} columns: {', '.join(omitted)}; report.html has them, and so has a wider terminal"
+        console.print(line, highlight=False, markup=False, style="dim")
 
 
-def print_summary(console: Console, result: "SearchResult", place: StoragePath, quiet: bool = False) -> None:
+def print_summary(console: Console, result: "SearchResult", location: StoragePath, quiet: bool = False) -> None:
     """Print the result of a search. `quiet` omits the table of all trials and their divergence."""
-    searched, say = result.searched, partial(print_line, console)
+    record, say = result.searched, partial(print_line, console)
     if not quiet:
-        print_trials(console, searched)
+        print_trials(console, record)
         say("")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result.outcomes.items())
     stopped = f", stopped: {result.stopped}" if result.stopped else ""
     say(f"{counts} in {format_duration(result.seconds)}{stopped}")
     for divergence in () if quiet else result.divergence:
         say(f"diverged: {divergence}")
-    failed = [trial for trial in searched.trials if get_outcome(trial) == "failed"]
+    failed = [trial for trial in record.trials if get_outcome(trial) == "failed"]
     for alike in group_by_reason(failed)[:FAILURES]:
         numbers, reason = [trial.number for trial in alike], alike[0].user_attrs.get("reason", "")
         if reason not in result.stopped:  # the first line has it otherwise
             say(f"failed: {format_trials(numbers)}: {reason}")
     if failed:
-        say(f"tracebacks: {place / 'errors'}")
-    trials = {trial.number: trial for trial in searched.trials}
+        say(f"tracebacks: {location / 'errors'}")
+    trials = {trial.number: trial for trial in record.trials}
     if result.best is not None:
         if result.confirmation is None:
-            _print_best(console, searched, trials[result.best.trial_id])
+            _print_best(console, record, trials[result.best.trial_id])
         else:
-            _print_confirmed(console, searched, result.confirmation, result.best)
+            _print_confirmed(console, record, result.confirmation, result.best)
         for several in result.confirmations if result.confirmation is None else ():
             _print_confirmed_configs(console, several)
         if result.unconfirmed:
             say(f"confirmed: {result.unconfirmed}")
-        for trial in list_failed_runs(searched):
+        for trial in list_failed_runs(record):
             run = ConfirmingRun.from_trial(trial)
             say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
         say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
-    for line in view_instructions(result.mlflow, place):
+    for line in view_instructions(result.mlflow, location):
         say(f"look: {line}")
     if "model" in result.mlflow:
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
-    if searched.about["config"]["once"]:
+    if record.about["config"]["once"]:
         return
     if result.outcomes and "interrupted" not in result.outcomes:
-        say(f"more: {resume_command(place)} --trials {2 * len(searched.trials)}")
+        say(f"more: {resume_command(location)} --trials {2 * len(record.trials)}")
     if result.best is not None and _is_unconfirmed(result):
-        say(f"confirm: {resume_command(place)} --confirm {FEWEST_RUNS}")
+        say(f"confirm: {resume_command(location)} --confirm {FEWEST_RUNS}")
     if result.best is not None:
-        say(f"train: {retrain_command(searched, trials.get(result.best.trial_id))}")
+        say(f"train: {retrain_command(record, trials.get(result.best.trial_id))}")
 
 
 def _is_unconfirmed(result: "SearchResult") -> bool:
@@ -125,25 +125,25 @@ def _is_unconfirmed(result: "SearchResult") -> bool:
     return bool(can_confirm and is_over and not result.searched.confirming_runs)
 
 
-def _print_best(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
+def _print_best(console: Console, record: SearchRecord, best: FrozenTrial) -> None:
     """Print the best trial with its searched parameters, next to the defaults if they were tried."""
-    objective, defaults = searched.objective, searched.default_trial
+    objective, defaults = record.objective, record.default_trial
     value, epoch = format_value(get_best_value(best, objective)), get_best_epoch(best, objective)
     others = None if defaults is None or defaults.number == best.number else defaults
     which = f"trial {best.number}{'' if others or defaults is None else ' with the defaults'}"
-    ties = find_ties(searched.trials, best, objective)
+    ties = find_ties(record.trials, best, objective)
     same = f", the same in {format_trials(ties)}" if ties else ""
-    beside, lines = describe_metrics(best, objective, searched.about.get("units", {}))
+    beside, lines = describe_metrics(best, objective, record.about.get("units", {}))
     line = f"best: {which}, {objective.metric} {value}{beside} after epoch {epoch}{same}"
     print_line(console, line, style="bold")
     for line in lines:
         print_line(console, f"  {line}")
-    _print_parameters(console, searched, best)
+    _print_parameters(console, record, best)
 
 
-def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTrial) -> None:
+def _print_parameters(console: Console, record: SearchRecord, best: FrozenTrial) -> None:
     """Print the parameters of a trial, next to the defaults if they were tried."""
-    objective, defaults = searched.objective, searched.default_trial
+    objective, defaults = record.objective, record.default_trial
     others = None if defaults is None or defaults.number == best.number else defaults
     rows = [["", f"trial {best.number}", *(["defaults"] if others else [])]]
     if others is not None and (compared := compare_at_equal_epochs(best, others, objective)) is not None:
@@ -155,20 +155,20 @@ def _print_parameters(console: Console, searched: SearchRecord, best: FrozenTria
     console.print(build_details(rows, has_head=others is not None), soft_wrap=True)
 
 
-def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
+def _print_confirmed(console: Console, record: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
     """Print the confirmed trial with its estimate, all compared configs, and its parameters."""
     config, metric = get_confirmed_config(confirmation), confirmation.objective.metric
     low, high = map(format_value, config.interval)
-    unit = dict(searched.about.get("units", {})).get(metric, "")
+    unit = dict(record.about.get("units", {})).get(metric, "")
     mean = f"{format_value(config.mean)}{f' ({unit})' if unit else ''}"
     seeds = pluralize(len(config.values), "new seed")
     line = f"best: {describe_config(config.trial)}, {metric} {mean} over {seeds}, 90 % interval {low} to {high}"
     print_line(console, line, style="bold")
     lines = [f"  {confirmation.statement}"]
-    trial = next((trial for trial in searched.trials if trial.number == best.trial_id), None)
+    trial = next((trial for trial in record.trials if trial.number == best.trial_id), None)
     if trial is not None:  # None: the search did not try the defaults, which are the answer
         epoch = get_best_epoch(trial, confirmation.objective)
-        beside, others = describe_metrics(trial, confirmation.objective, searched.about.get("units", {}))
+        beside, others = describe_metrics(trial, confirmation.objective, record.about.get("units", {}))
         subject = "it" if config.trial is not None else f"trial {trial.number}"
         lines.append(f"  in the search {subject} had {format_value(best.value)}{beside} after epoch {epoch}")
         lines += [f"  {line}" for line in others]
@@ -176,13 +176,13 @@ def _print_confirmed(console: Console, searched: SearchRecord, confirmation: Con
         print_line(console, line)
     _print_confirmed_configs(console, confirmation)
     if trial is not None and config.trial is not None:
-        _print_parameters(console, searched, trial)
+        _print_parameters(console, record, trial)
 
 
-def print_confirmations(console: Console, searched: SearchRecord) -> None:
+def print_confirmations(console: Console, record: SearchRecord) -> None:
     """Print the results of the confirming runs of a search, if there are enough of them."""
-    confirmations = confirm(searched)
-    if reason := explain_no_confirmation(searched):
+    confirmations = confirm(record)
+    if reason := explain_no_confirmation(record):
         print_line(console, f"confirmed: {reason}")
     for confirmation in confirmations:
         if len(confirmations) == 1:
@@ -196,9 +196,9 @@ def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> No
     console.print(build_details([head, *([f"  {label}", *cells] for label, *cells in rows)]), soft_wrap=True)
 
 
-def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator[str]:
+def view_instructions(mlflow: Mapping[str, str], location: StoragePath) -> Iterator[str]:
     """Yield the report, and the address of the search in MLflow or the command that serves it."""
-    page = place / "report.html"
+    page = location / "report.html"
     with suppress(OSError):  # an unavailable bucket, which was reported before
         if page.exists():
             yield str(page)
@@ -216,9 +216,9 @@ def view_instructions(mlflow: Mapping[str, str], place: StoragePath) -> Iterator
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 
-def retrain_command(searched: SearchRecord, best: FrozenTrial | None) -> str:
+def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     """Return the command that trains the config of `best` again, or the task's defaults if it is None."""
-    config: Mapping[str, Any] = translate_retired_keys(searched.about["config"])
+    config: Mapping[str, Any] = translate_retired_keys(record.about["config"])
     path, _, label = config["task"].rpartition(":")
     relative = os.path.relpath(path) if path else ""
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]

@@ -72,9 +72,9 @@ class Axis:
         return math.log(value) if self.log else float(value)
 
 
-def build_axes(searched: SearchRecord, names: Sequence[str]) -> list[Axis]:
+def build_axes(record: SearchRecord, names: Sequence[str]) -> list[Axis]:
     """Return the axes of the parameters `names`, each of which a trial must have."""
-    latest = {name: d for trial in searched.trials for name, d in trial.distributions.items()}
+    latest = {name: d for trial in record.trials for name, d in trial.distributions.items()}
     return [Axis(name, latest[name]) for name in names]
 
 

@@ -37,12 +37,12 @@ from searchlight.trainables.filesystem.paths import StoragePath
 LISTED = 100  # trials in the table of all trials
 
 
-def build_trial_table(searched: SearchRecord) -> Section | None:
+def build_trial_table(record: SearchRecord) -> Section | None:
     """Return the table of the trials, the best first, or None if no trial began."""
-    if not searched.trials:
+    if not record.trials:
         return None
-    rows = trial_rows(searched.trials, searched.objectives)
-    left = len(searched.trials) - LISTED
+    rows = trial_rows(record.trials, record.objectives)
+    left = len(record.trials) - LISTED
     notes = f"{pluralize(left, 'trial')} more in trials.parquet, which contains all reports." if left > 0 else ""
     return Section(
         "All trials",
@@ -67,55 +67,55 @@ SECTIONS = (
 )
 
 
-def render_report(searched: SearchRecord, command: str = "") -> str:
-    """Return the HTML report of `searched`.
+def render_report(record: SearchRecord, command: str = "") -> str:
+    """Return the HTML report of `record`.
 
     Args:
         command: The command that starts the search again.
     """
-    sections = [section for make in SECTIONS if (section := make(searched)) is not None]
-    return render_page(searched.name, _format_subtitle(searched), sections, _collect_facts(searched), command)
+    sections = [section for make in SECTIONS if (section := make(record)) is not None]
+    return render_page(record.name, _format_subtitle(record), sections, _collect_facts(record), command)
 
 
-def _format_subtitle(searched: SearchRecord) -> str:
-    subtitle = [str(searched.about["config"]["task"])] if "config" in searched.about else []
-    began = min((trial.datetime_start for trial in searched.trials if trial.datetime_start), default=None)
+def _format_subtitle(record: SearchRecord) -> str:
+    subtitle = [str(record.about["config"]["task"])] if "config" in record.about else []
+    began = min((trial.datetime_start for trial in record.trials if trial.datetime_start), default=None)
     subtitle += [f"begun {began:%-d %B %Y, %H:%M}"] if began else []
-    outcomes = [f"{count} {outcome}" for outcome, count in count_outcomes(searched.trials).items()]
-    subtitle.append(f"{pluralize(len(searched.trials), 'trial')}{': ' if outcomes else ''}{join_words(outcomes)}")
+    outcomes = [f"{count} {outcome}" for outcome, count in count_outcomes(record.trials).items()]
+    subtitle.append(f"{pluralize(len(record.trials), 'trial')}{': ' if outcomes else ''}{join_words(outcomes)}")
     return " · ".join(subtitle)
 
 
-def _collect_facts(searched: SearchRecord) -> list[tuple[str, str]]:
-    objective, gain = searched.objective, best_trial.format_gain(searched)
-    best = find_incumbent(searched.trials, objective)
+def _collect_facts(record: SearchRecord) -> list[tuple[str, str]]:
+    objective, gain = record.objective, best_trial.format_gain(record)
+    best = find_incumbent(record.trials, objective)
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
-    if len(confirmed := confirm(searched)) == 1:  # preferred to the gain of a single trial
+    if len(confirmed := confirm(record)) == 1:  # preferred to the gain of a single trial
         config = get_confirmed_config(confirmed[0])
         low, high = map(format_value, config.interval)
         label = f"confirmed {objective.metric} of {describe_config(config.trial)} (90 % interval)"
         facts.insert(0, (label, f"{format_value(config.mean)} ({low} to {high})"))
         gain = None
     facts += [gain] if gain else []
-    facts.append(("trials", str(len(searched.trials))))
-    facts.append(("ran for", format_duration(running_time(searched).total)))
+    facts.append(("trials", str(len(record.trials))))
+    facts.append(("ran for", format_duration(running_time(record).total)))
     return facts
 
 
-def write_report(searched: SearchRecord, path: StoragePath) -> None:
+def write_report(record: SearchRecord, path: StoragePath) -> None:
     """Write the report of a search to `path` in its folder, atomically.
 
     Raises:
         OSError: It cannot be written.
     """
     command = f"{format_command('run')} --config {shlex.quote(str(path.with_name('search.yaml')))}"
-    write_atomic(path, render_report(searched, command))
+    write_atomic(path, render_report(record, command))
 
 
-def try_write_report(searched: SearchRecord, path: StoragePath, say: Callable[[str], None]) -> bool:
+def try_write_report(record: SearchRecord, path: StoragePath, say: Callable[[str], None]) -> bool:
     """Write the report and return True. On an error, show a line and return False."""
     try:
-        write_report(searched, path)
+        write_report(record, path)
     except Exception as error:  # any error: the search is more important than its report
         again = f"{report_command(path.parent)} writes it again"
         say(f"{path} cannot be written: {type(error).__name__}: {error}; {again}")

@@ -51,10 +51,10 @@ def render_page(
         command: Shown for copying into a terminal.
     """
     figures = [figure for section in sections for figure in section.figures]
-    places = iter(range(len(figures)))
+    indices = iter(range(len(figures)))
     drawn = ",".join(to_json(figure, validate=False) for figure in figures)
     data = f'{{"template": {json.dumps({"layout": theme.TEMPLATE})}, "figures": [{drawn}]}}'
-    body = "\n".join(_render_section(section, [next(places) for _ in section.figures]) for section in sections)
+    body = "\n".join(_render_section(section, [next(indices) for _ in section.figures]) for section in sections)
     tiles = "".join(f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in facts)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -85,21 +85,21 @@ def render_page(
 """
 
 
-def _render_section(section: Section, places: Sequence[int]) -> str:
+def _render_section(section: Section, indices: Sequence[int]) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.says.split("\n") if text]
-    drawn = [_render_placeholder(figure, place) for figure, place in zip(section.figures, places, strict=True)]
+    drawn = [_render_placeholder(figure, index) for figure, index in zip(section.figures, indices, strict=True)]
     parts += ['<div class="figures">', *drawn, "</div>"] if drawn else []
     parts += [_render_table(section.table)] if section.table else []
     parts += [f'<p class="notes">{escape(text)}</p>' for text in section.notes.split("\n") if text]
     return "<section>\n" + "\n".join(parts) + "\n</section>"
 
 
-def _render_placeholder(figure: Figure, place: int) -> str:
+def _render_placeholder(figure: Figure, index: int) -> str:
     """Return the element of a figure, with the figure's height, so that nothing moves when it is drawn."""
     kind = "figure half" if figure.layout.meta == theme.HALF else "figure"
     height = figure.layout.height or theme.HEIGHT
-    return f'<div class="{kind}" data-figure="{place}" style="min-height: {height}px"></div>'
+    return f'<div class="{kind}" data-figure="{index}" style="min-height: {height}px"></div>'
 
 
 def _render_table(rows: Sequence[Sequence[str]]) -> str:

@@ -26,30 +26,30 @@ from searchlight.search.study.trial import (
 )
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the best trial's parameters next to the defaults, or None if there is no best trial."""
-    objective, defaults = searched.objective, searched.default_trial
-    trial = find_incumbent(searched.trials, objective)
+    objective, defaults = record.objective, record.default_trial
+    trial = find_incumbent(record.trials, objective)
     if trial is None:
         return None
     value, epoch = get_best_value(trial, objective), get_best_epoch(trial, objective)
-    beside, others = describe_metrics(trial, objective, searched.about.get("units", {}))
+    beside, others = describe_metrics(trial, objective, record.about.get("units", {}))
     says = f"Trial {trial.number} reached {objective.metric} {format_value(value)}{beside} "
     says += f"in epoch {epoch} of {max(intermediate_values(trial))}. "
-    if ties := find_ties(searched.trials, trial, objective):
+    if ties := find_ties(record.trials, trial, objective):
         says += f"The same value was reached in {format_trials(ties)}. "
-    says += _describe_gain(searched, trial, defaults) + _describe_unfinished_trials(searched, trial)
+    says += _describe_gain(record, trial, defaults) + _describe_unfinished_trials(record, trial)
     says = "\n".join([says, *others])
     table = _build_table(trial, None if defaults is None or defaults.number == trial.number else defaults)
     notes = _format_notes(trial, get_reports(trial)[epoch].get("checkpoint"))
-    title = "The best trial of the search" if searched.confirming_runs else "The best trial"
+    title = "The best trial of the search" if record.confirming_runs else "The best trial"
     return Section(title, says, table=table, notes=notes)
 
 
-def format_gain(searched: SearchRecord) -> tuple[str, str] | None:
+def format_gain(record: SearchRecord) -> tuple[str, str] | None:
     """Return the best trial's gain over the defaults as a label and a value, or None if it is unknown."""
-    objective, defaults = searched.objective, searched.default_trial
-    trial = find_incumbent(searched.trials, objective)
+    objective, defaults = record.objective, record.default_trial
+    trial = find_incumbent(record.trials, objective)
     if trial is None or defaults is None:
         return None
     if trial.number == defaults.number:
@@ -64,22 +64,22 @@ def format_gain(searched: SearchRecord) -> tuple[str, str] | None:
     return label, ("+" if value > before else "-") + format_change(value, before)
 
 
-def _describe_unfinished_trials(searched: SearchRecord, best: FrozenTrial) -> str:
+def _describe_unfinished_trials(record: SearchRecord, best: FrozenTrial) -> str:
     """Return a sentence if an unfinished trial is better than `best`, or if no trial has ended."""
     if get_outcome(best) not in WITH_RESULT:
         return " No trial has ended yet: this is the best so far."
-    unfinished = [trial for trial in searched.trials if get_outcome(trial) == "interrupted"]
-    ahead = find_incumbent(unfinished, searched.objective)
+    unfinished = [trial for trial in record.trials if get_outcome(trial) == "interrupted"]
+    ahead = find_incumbent(unfinished, record.objective)
     if ahead is None:
         return ""
-    value = get_best_value(ahead, searched.objective)
-    if not searched.objective.is_better(value, get_best_value(best, searched.objective)):
+    value = get_best_value(ahead, record.objective)
+    if not record.objective.is_better(value, get_best_value(best, record.objective)):
         return ""
-    epoch = get_best_epoch(ahead, searched.objective)
+    epoch = get_best_epoch(ahead, record.objective)
     return f" Trial {ahead.number}, which has not ended, reported a better one: {format_value(value)} in epoch {epoch}."
 
 
-def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
+def _describe_gain(record: SearchRecord, trial: FrozenTrial, defaults: FrozenTrial | None) -> str:
     """Return a comparison of the best trial with the defaults by the last epoch that both reached."""
     if defaults is None:
         return (
@@ -88,29 +88,29 @@ def _describe_gain(searched: SearchRecord, trial: FrozenTrial, defaults: FrozenT
         )
     if defaults.number == trial.number:
         return "These are the task's defaults: no other trial reported a better value."
-    ended, objective = _describe_end(defaults), searched.objective
+    ended, objective = _describe_end(defaults), record.objective
     compared = compare_at_equal_epochs(trial, defaults, objective)
     if compared is None:
         return f"The task's defaults (trial {defaults.number}) cannot be compared with it: their trial {ended}."
     epoch, value, before = compared
     difference = f"{format_change(value, before)} {'better' if objective.is_better(value, before) else 'worse'}"
-    told = f"By epoch {epoch}, the last that both reached, it had {format_value(value)} and the task's defaults "
-    told += f"(trial {defaults.number}) had {format_value(before)}: "
-    told += f"{'no difference' if value == before else difference}. The trial of the defaults {ended}. "
-    number = pluralize(len(select_comparable_trials(searched.trials)), "trial")
-    return f"{told}It is the best of {number} and the defaults are one trial, so part of this may be chance."
+    text = f"By epoch {epoch}, the last that both reached, it had {format_value(value)} and the task's defaults "
+    text += f"(trial {defaults.number}) had {format_value(before)}: "
+    text += f"{'no difference' if value == before else difference}. The trial of the defaults {ended}. "
+    number = pluralize(len(select_comparable_trials(record.trials)), "trial")
+    return f"{text}It is the best of {number} and the defaults are one trial, so part of this may be chance."
 
 
 def _describe_end(trial: FrozenTrial) -> str:
     """Return a part of a sentence, such as "was stopped after epoch 3 (not among the best at epoch 3)"."""
     outcome, reason = get_outcome(trial), trial.user_attrs.get("reason", "")
     epochs = max(intermediate_values(trial), default=0)
-    told = {
+    text = {
         "completed": f"ran to its end, epoch {epochs}",
         "pruned": f"was stopped after epoch {epochs}",
         "interrupted": f"had not ended, after epoch {epochs}" if epochs else "had not ended",
     }.get(outcome, outcome)
-    return told + (f" ({reason})" if reason else "")
+    return text + (f" ({reason})" if reason else "")
 
 
 def _build_table(trial: FrozenTrial, defaults: FrozenTrial | None) -> list[list[str]]:
@@ -126,8 +126,8 @@ def _format_notes(trial: FrozenTrial, checkpoint: str | None) -> str:
     """Return the fixed parameters, and the path of the checkpoint."""
     config = get_flat_config(trial).items()
     fixed = [f"{name} {_format_fixed_value(value)}" for name, value in config if name not in trial.params]
-    told = [f"Not searched: {', '.join(fixed)}."] if fixed else []
-    return "\n".join([*told, f"The checkpoint of that report: {checkpoint}"] if checkpoint else told)
+    text = [f"Not searched: {', '.join(fixed)}."] if fixed else []
+    return "\n".join([*text, f"The checkpoint of that report: {checkpoint}"] if checkpoint else text)
 
 
 def _format_fixed_value(value: Any) -> str:

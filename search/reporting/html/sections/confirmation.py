@@ -19,11 +19,11 @@ from searchlight.search.study.trial import get_outcome
 ROW = 46  # pixels of a config in the plot
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the results of the confirming runs, with a plot for each objective, or None if there are too few."""
-    confirmations = confirm(searched)
+    confirmations = confirm(record)
     if not confirmations:
-        reason = explain_no_confirmation(searched)
+        reason = explain_no_confirmation(record)
         return Section("The confirmation", f"Confirmed: {reason}.") if reason else None
     first = confirmations[0]
     says = [f"{first.statement[0].upper()}{first.statement[1:]}."] if len(confirmations) == 1 else []
@@ -32,7 +32,7 @@ def build(searched: SearchRecord) -> Section | None:
         "search had not used. Each point is such a run, at its best epoch. A line is the 90 % interval of the mean."
     )
     says += [describe_noise(each) for each in confirmations]
-    if failed := list_failed_runs(searched):
+    if failed := list_failed_runs(record):
         outcomes = [f"{describe_config(run.user_attrs['confirms']['trial'])} {get_outcome(run)}" for run in failed]
         rule = "A config that diverged is not compared. A run that failed counts in no mean."
         says.append(f"Under a new seed, {join_words(outcomes)}. {rule}")

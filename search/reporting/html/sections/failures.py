@@ -14,9 +14,9 @@ from searchlight.search.study.trial import get_outcome
 UNKNOWN = "no reason is known"
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the reasons of failures and divergence, the most frequent first, or None without any."""
-    broken = [trial for trial in searched.trials if get_outcome(trial) in ("failed", "diverged")]
+    broken = [trial for trial in record.trials if get_outcome(trial) in ("failed", "diverged")]
     if not broken:
         return None
     rows = [["trials", "outcome", "reason", "which"]]
@@ -25,18 +25,18 @@ def build(searched: SearchRecord) -> Section | None:
         others = {trial.user_attrs.get("reason") for trial in alike} - {reason}
         text = reason if not others or reason == UNKNOWN else f"{reason} (and {len(others)} that differ in numbers)"
         rows.append([str(len(alike)), get_outcome(alike[0]), text, format_numbers([trial.number for trial in alike])])
-    return Section("Failures", _summary_text(searched, broken), table=rows)
+    return Section("Failures", _summary_text(record, broken), table=rows)
 
 
-def _summary_text(searched: SearchRecord, broken: Sequence[FrozenTrial]) -> str:
+def _summary_text(record: SearchRecord, broken: Sequence[FrozenTrial]) -> str:
     """Return the number of these trials, and where they diverged."""
     counts = [
         f"{sum(get_outcome(trial) == outcome for trial in broken)} {outcome}" for outcome in ("failed", "diverged")
     ]
     present = [count for count in counts if not count.startswith("0 ")]
-    share = format_percent(len(broken) / len(searched.trials))
-    lines = [f"Of {pluralize(len(searched.trials), 'trial')} {join_words(present)}: {share}."]
-    lines += [f"Diverged: {divergence}." for divergence in find_divergence(searched.trials)]
+    share = format_percent(len(broken) / len(record.trials))
+    lines = [f"Of {pluralize(len(record.trials), 'trial')} {join_words(present)}: {share}."]
+    lines += [f"Diverged: {divergence}." for divergence in find_divergence(record.trials)]
     if any(get_outcome(trial) == "failed" for trial in broken):
         lines.append("The tracebacks of those that failed are in errors/.")
     return "\n".join(lines)

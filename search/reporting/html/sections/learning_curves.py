@@ -19,12 +19,12 @@ FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "inter
 DIGITS = 5  # more is invisible, and a search may have 100,000 reports
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the learning curves as one trace per outcome, since 500 traces would be slow, or None without a curve."""
-    reported = [trial for trial in searched.trials if intermediate_values(trial)]
+    reported = [trial for trial in record.trials if intermediate_values(trial)]
     if all(len(intermediate_values(trial)) == 1 for trial in reported):
         return None
-    best = find_incumbent(searched.trials, searched.objective)
+    best = find_incumbent(record.trials, record.objective)
     traces = []
     for outcome in OUTCOMES:
         trials = [trial for trial in reported if get_outcome(trial) == outcome]
@@ -36,9 +36,9 @@ def build(searched: SearchRecord) -> Section | None:
         mode = "lines+markers" if len(intermediate_values(best)) <= 30 else "lines"
         style = {"name": f"best (trial {best.number})", "line": {"color": theme.INK, "width": 3.5}}
         traces.append(_build_curves([best], "the best", mode=mode, marker={"size": 7}, **style))
-    figure = theme.build_figure(*traces, x="epoch", y=searched.objective.metric, height=400)
+    figure = theme.build_figure(*traces, x="epoch", y=record.objective.metric, height=400)
     values = [value for trial in reported for value in intermediate_values(trial).values()]
-    figure.update_yaxes(range=robust_range(values, searched.objective))
+    figure.update_yaxes(range=robust_range(values, record.objective))
     longest = max(epoch for trial in reported for epoch in intermediate_values(trial))
     # Of few epochs, plotly would also label halves, as if they were whole ones.
     figure.update_xaxes(tickformat="d", rangemode="tozero", dtick=1 if longest <= 10 else None)

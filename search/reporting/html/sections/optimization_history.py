@@ -29,41 +29,41 @@ from searchlight.search.study.trial import (
 )
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the best value so far over time and over trials, or None without a report."""
-    counts, best = select_comparable_trials(searched.trials), find_incumbent(searched.trials, searched.objective)
+    counts, best = select_comparable_trials(record.trials), find_incumbent(record.trials, record.objective)
     if best is None:
         return None
-    clocked = running_time(searched)
-    steps = find_improving_reports(counts, searched.objective)
-    figures = [_build_trial_figure(searched, counts)]
+    clocked = running_time(record)
+    steps = find_improving_reports(counts, record.objective)
+    figures = [_build_trial_figure(record, counts)]
     if steps:
-        figures.insert(0, _build_time_figure(searched, steps, clocked))
-    return Section("Progress", _summary_text(searched, steps, clocked, best), figures)
+        figures.insert(0, _build_time_figure(record, steps, clocked))
+    return Section("Progress", _summary_text(record, steps, clocked, best), figures)
 
 
 def _summary_text(
-    searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: FrozenTrial
+    record: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime, best: FrozenTrial
 ) -> str:
     sentences = []
     if steps:
         (_, first, value), (at, last, reached) = steps[0], steps[-1]
-        sentences.append(f"The first report, of trial {first}, was {searched.objective.metric} {format_value(value)}.")
+        sentences.append(f"The first report, of trial {first}, was {record.objective.metric} {format_value(value)}.")
         spent = f"{format_duration(clocked.at(at))} of {format_duration(clocked.total)}"
         sentences.append(
             f"The best, {format_value(reached)}, came after {spent}, from trial {last}."
             if reached != value
             else "None was better."
         )
-    epoch = get_best_epoch(best, searched.objective)
-    later = [trial for trial in select_comparable_trials(searched.trials) if trial.number > best.number]
+    epoch = get_best_epoch(best, record.objective)
+    later = [trial for trial in select_comparable_trials(record.trials) if trial.number > best.number]
     if later:
         count = sum(max(intermediate_values(trial)) >= epoch for trial in later)
         sentences.append(
             f"{pluralize(len(later), 'trial')} that started after trial {best.number} reported no better value; "
             f"{count} of them reached its epoch {epoch}."
         )
-    elif best.number == searched.trials[-1].number:
+    elif best.number == record.trials[-1].number:
         sentences.append("It is from the last trial that started: more trials may find better values.")
     if pauses := clocked.pauses:
         length = format_duration(sum(seconds for _, seconds in pauses))
@@ -73,41 +73,41 @@ def _summary_text(
     return " ".join(sentences)
 
 
-def _build_time_figure(searched: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:
+def _build_time_figure(record: SearchRecord, steps: Sequence[ImprovingReport], clocked: RunningTime) -> Figure:
     """Return the best value so far as steps over time, and each trial at its best report."""
 
     def get_time(trial: FrozenTrial) -> float | None:
-        report = get_reports(trial)[get_best_epoch(trial, searched.objective)]
+        report = get_reports(trial)[get_best_epoch(trial, record.objective)]
         return clocked.at(report["time"]) if "time" in report else None
 
     times = [*(clocked.at(at) for at, _, _ in steps), clocked.total]
     values = [*(value for _, _, value in steps), steps[-1][2]]
     axis = theme.build_time_axis(clocked.total)
-    figure = _build_figure(searched, get_time, times, values, x="time since the start", xaxis=axis)
+    figure = _build_figure(record, get_time, times, values, x="time since the start", xaxis=axis)
     return theme.mark_pauses(figure, clocked.pauses)
 
 
-def _build_trial_figure(searched: SearchRecord, counts: Sequence[FrozenTrial]) -> Figure:
+def _build_trial_figure(record: SearchRecord, counts: Sequence[FrozenTrial]) -> Figure:
     """Return the best value so far over the trials' numbers."""
-    objective = searched.objective
+    objective = record.objective
     values = (get_best_value(trial, objective) for trial in counts)
     best = list(accumulate(values, lambda *pair: objective.best(pair)))
-    numbers = [*(trial.number for trial in counts), searched.trials[-1].number]
+    numbers = [*(trial.number for trial in counts), record.trials[-1].number]
     title = "trial, in the order of their start"
-    return _build_figure(searched, lambda trial: trial.number, numbers, [*best, best[-1]], x=title)
+    return _build_figure(record, lambda trial: trial.number, numbers, [*best, best[-1]], x=title)
 
 
 def _build_figure(
-    searched: SearchRecord,
+    record: SearchRecord,
     get_position: Callable[[FrozenTrial], float | None],
     x_best: Sequence[float],
     y_best: Sequence[float],
     **layout: Any,
 ) -> Figure:
     """Return a figure of all trials at their positions and best values, and of the best value so far."""
-    objective, traces = searched.objective, []
+    objective, traces = record.objective, []
     for outcome in OUTCOMES:
-        trials = [trial for trial in searched.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
+        trials = [trial for trial in record.trials if intermediate_values(trial) and get_outcome(trial) == outcome]
         if placed := [(at, trial) for trial in trials if (at := get_position(trial)) is not None]:
             points = [(at, get_best_value(trial, objective), trial.number) for at, trial in placed]
             marker, hover = (

@@ -26,42 +26,42 @@ NOTES = (
 )
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the importances, or None if no parameter was searched."""
-    if not any(trial.params for trial in searched.trials):
+    if not any(trial.params for trial in record.trials):
         return None
-    found = find_importances(searched)
-    if found.chance is None:
-        return Section("What mattered", _explain_no_importances(found))
-    places = rank_trials(searched)
-    names = found.significant_names[:SLICES] or [one.name for one in found.each[:UNSURE]]
-    axes = build_axes(searched, names)
-    says = [_summary_text(searched, found), *(describe_best_range(searched, axis, places) for axis in axes)]
-    figures = [_build_bar_chart(found), *(build_slice(searched, axis, places) for axis in axes)]
+    importances = find_importances(record)
+    if importances.chance is None:
+        return Section("What mattered", _explain_no_importances(importances))
+    ranks = rank_trials(record)
+    names = importances.significant_names[:SLICES] or [one.name for one in importances.each[:UNSURE]]
+    axes = build_axes(record, names)
+    says = [_summary_text(record, importances), *(describe_best_range(record, axis, ranks) for axis in axes)]
+    figures = [_build_bar_chart(importances), *(build_slice(record, axis, ranks) for axis in axes)]
     return Section("What mattered", "\n".join(says), figures, notes=NOTES)
 
 
-def _explain_no_importances(found: Importances) -> str:
-    if found.trials < FEWEST:
+def _explain_no_importances(importances: Importances) -> str:
+    if importances.trials < FEWEST:
         return (
-            f"Too few trials: {found.trials} can be compared, and with fewer than {FEWEST} "
+            f"Too few trials: {importances.trials} can be compared, and with fewer than {FEWEST} "
             "hardly any effect can be distinguished from chance."
         )
-    return f"No importance can be computed: the {found.trials} trials have equal values, or equal parameters."
+    return f"No importance can be computed: the {importances.trials} trials have equal values, or equal parameters."
 
 
-def _summary_text(searched: SearchRecord, found: Importances) -> str:
-    of_one = f" by {searched.objective.metric}, the first objective" if len(searched.objectives) > 1 else ""
-    summary = f"From {pluralize(found.trials, 'trial')}{of_one}: "
-    mattering = [one for one in found.each if one.matters]
-    rest = [one.name for one in found.each if not one.matters]
+def _summary_text(record: SearchRecord, importances: Importances) -> str:
+    of_one = f" by {record.objective.metric}, the first objective" if len(record.objectives) > 1 else ""
+    summary = f"From {pluralize(importances.trials, 'trial')}{of_one}: "
+    mattering = [one for one in importances.each if one.matters]
+    rest = [one.name for one in importances.each if not one.matters]
     if not mattering:
         return (
             f"{summary}it is unclear what mattered. No parameter explains clearly more of the differences between "
-            f"trials than chance may, {format_percent(found.chance or 0)} here. More trials may show more."
+            f"trials than chance may, {format_percent(importances.chance or 0)} here. More trials may show more."
         )
     first = mattering[0]
-    is_clear = all(one.high < first.low for one in found.each if one is not first)
+    is_clear = all(one.high < first.low for one in importances.each if one is not first)
     names = first.name if is_clear else join_words([one.name for one in mattering])
     shares = ", ".join(_format_importance(one) for one in mattering)
     summary += f"{names} mattered{' most' if is_clear else ''}. The share of the differences that each explains: "
@@ -70,7 +70,7 @@ def _summary_text(searched: SearchRecord, found: Importances) -> str:
         summary += " Where two of these intervals overlap, the order may be chance."
     if rest:
         summary += f" Whether {join_words(rest)} had an effect is not clear: chance alone "
-        summary += f"gives up to {format_percent(found.chance or 0)}."
+        summary += f"gives up to {format_percent(importances.chance or 0)}."
     return summary
 
 
@@ -78,27 +78,27 @@ def _format_importance(one: Importance) -> str:
     return f"{one.name} {format_percent(one.share)} ({format_percent(one.low)} to {format_percent(one.high)})"
 
 
-def _build_bar_chart(found: Importances) -> Figure:
+def _build_bar_chart(importances: Importances) -> Figure:
     """Return a bar chart, the most important parameter first. Insignificant ones are gray."""
-    importances = [*reversed(found.each[:MOST])]
+    rows = [*reversed(importances.each[:MOST])]
     lengths = {
-        "array": [one.high - one.share for one in importances],
-        "arrayminus": [one.share - one.low for one in importances],
+        "array": [one.high - one.share for one in rows],
+        "arrayminus": [one.share - one.low for one in rows],
     }
     bars = Bar(
-        x=[one.share for one in importances],
-        y=[theme.escape_text(one.name) for one in importances],
+        x=[one.share for one in rows],
+        y=[theme.escape_text(one.name) for one in rows],
         orientation="h",
-        marker={"color": [theme.ACCENT if one.matters else theme.GRAY for one in importances]},
+        marker={"color": [theme.ACCENT if one.matters else theme.GRAY for one in rows]},
         error_x={"symmetric": False, "color": theme.INK, "thickness": 1.5, "width": 5, **lengths},
         hovertemplate="%{y}: %{x:.1%}<extra></extra>",
         showlegend=False,
     )
-    figure = theme.build_figure(bars, x="share of how trials differ", height=90 + 34 * len(importances))
+    figure = theme.build_figure(bars, x="share of how trials differ", height=90 + 34 * len(rows))
     figure.update_xaxes(tickformat=".0%", rangemode="tozero").update_yaxes(showgrid=False)
-    if found.chance:
-        figure.add_vline(x=found.chance, line={"color": theme.FAINT, "dash": "dash", "width": 1})
+    if importances.chance:
+        figure.add_vline(x=importances.chance, line={"color": theme.FAINT, "dash": "dash", "width": 1})
         above = {"y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left", "showarrow": False}
-        figure.add_annotation(x=found.chance, text="by chance", font_color=theme.FAINT, **above)
+        figure.add_annotation(x=importances.chance, text="by chance", font_color=theme.FAINT, **above)
         figure.update_layout(margin_t=28)
     return figure

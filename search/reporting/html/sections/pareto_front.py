@@ -14,42 +14,42 @@ from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import WITH_RESULT, get_outcome, objective_values
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the first objective against each other one, or None with one objective or an empty front."""
-    if len(searched.objectives) == 1:
+    if len(record.objectives) == 1:
         return None
-    front = find_pareto_front(searched.trials, searched.objectives)
+    front = find_pareto_front(record.trials, record.objectives)
     if not front:
         return None
-    first, *others = searched.objectives
+    first, *others = record.objectives
     points = [
         (trial, point)
-        for trial in searched.trials
+        for trial in record.trials
         if get_outcome(trial) in WITH_RESULT
-        and (point := objective_values(trial, searched.objectives)) is not None
+        and (point := objective_values(trial, record.objectives)) is not None
         and all(map(math.isfinite, point))
     ]
     figures = [
         _build_figure(first.metric, other.metric, index, points, front) for index, other in enumerate(others, start=1)
     ]
-    names = list(dict.fromkeys(name for trial in searched.trials for name in trial.params))
-    by_number = {trial.number: trial for trial in searched.trials}
+    names = list(dict.fromkeys(name for trial in record.trials for name in trial.params))
+    by_number = {trial.number: trial for trial in record.trials}
     rows = [["trial", *front[0].values, *names]]
     for trial in front:
         params = by_number[trial.trial_id].params
         cells = [*trial.values.values(), *(params.get(name, "-") for name in names)]
         rows.append([str(trial.trial_id), *map(format_value, cells)])
-    return Section("Pareto front", _summary_text(searched, points, front), figures, rows)
+    return Section("Pareto front", _summary_text(record, points, front), figures, rows)
 
 
 def _summary_text(
-    searched: SearchRecord, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[ParetoTrial]
+    record: SearchRecord, points: Sequence[tuple[FrozenTrial, Sequence[float]]], front: Sequence[ParetoTrial]
 ) -> str:
     sentences = [
         f"{len(front)} of {pluralize(len(points), 'trial')} are on the front: no other trial is at least as good "
-        f"in all objectives and better in one. Each counts with its best report by {searched.objective.metric}."
+        f"in all objectives and better in one. Each counts with its best report by {record.objective.metric}."
     ]
-    for objective in searched.objectives:
+    for objective in record.objectives:
         metric = objective.metric
         best = objective.best(trial.values[metric] for trial in front)
         holders = [trial.trial_id for trial in front if trial.values[metric] == best]

@@ -40,23 +40,23 @@ class Measure(NamedTuple):
         return [value for trial in trials if (value := self.of(trial)) is not None]
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return the results and costs of each precision, or None for functions, whose precision is unknown."""
     modes: dict[str, list[FrozenTrial]] = {}
-    for trial in searched.trials:
+    for trial in record.trials:
         if isinstance(mode := get_flat_config(trial).get("precision"), str):  # a function may mean a number by it
             modes.setdefault(mode, []).append(trial)
     if not modes:
         return None
-    measures = [measure for measure in _build_measures(searched) if measure.collect_values(searched.trials)]
+    measures = [measure for measure in _build_measures(record) if measure.collect_values(record.trials)]
     table = _build_table(modes, measures)
     if len(modes) == 1:
         return Section("Precision", f"All trials ran in {next(iter(modes))}.", table=table)
-    return Section("Precision", _summary_text(searched, modes), table=table, notes=NOTE)
+    return Section("Precision", _summary_text(record, modes), table=table, notes=NOTE)
 
 
-def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
-    objective, comparable = searched.objective, select_comparable_trials(searched.trials)
+def _build_measures(record: SearchRecord) -> Iterator[Measure]:
+    objective, comparable = record.objective, select_comparable_trials(record.trials)
     # The last epoch that all comparable trials reached, since later ones depend on the value.
     epoch = min((max(intermediate_values(trial)) for trial in comparable), default=None)
     numbers = {trial.number for trial in comparable}
@@ -75,7 +75,7 @@ def _build_measures(searched: SearchRecord) -> Iterator[Measure]:
         lambda trial: median(values) if (values := _get_finite_values(trial, SPEED)) else None,
     )
     # With a GPU, its memory is the limit.
-    is_of_gpu = has_gpu(searched.trials)
+    is_of_gpu = has_gpu(record.trials)
     title, metric = ("GPU memory, GiB", GPU_MEMORY) if is_of_gpu else ("memory, GiB", MEMORY)
     yield Measure(title, lambda trial: max(_get_finite_values(trial, metric), default=None), summarize=max)
     yield Measure("updates skipped", _compute_skipped_share, summarize=mean, show=format_percent)
@@ -85,21 +85,21 @@ def _reached(trial: FrozenTrial, epoch: int) -> bool:
     return max(intermediate_values(trial), default=0) >= epoch
 
 
-def _summary_text(searched: SearchRecord, modes: Modes) -> str:
+def _summary_text(record: SearchRecord, modes: Modes) -> str:
     diverged = {mode: count for mode, trials in modes.items() if (count := _count_diverged(trials))}
     counts = [f"{count} of {len(modes[mode])} in {mode}" for mode, count in diverged.items()]
     sentences = [f"{join_words(counts)} diverged." if counts else "None diverged."]
-    best = find_incumbent(searched.trials, searched.objective)
+    best = find_incumbent(record.trials, record.objective)
     if best is not None:
-        winners = {best.number, *find_ties(searched.trials, best, searched.objective)}
-        comparable = {trial.number for trial in select_comparable_trials(searched.trials)}
+        winners = {best.number, *find_ties(record.trials, best, record.objective)}
+        comparable = {trial.number for trial in select_comparable_trials(record.trials)}
         numbers = {mode: comparable & {trial.number for trial in trials} for mode, trials in modes.items()}
         shares = [
             f"{mode} ({len(own & winners)} of {pluralize(len(own), 'trial')})"
             for mode, own in numbers.items()
             if own & winners
         ]
-        value = format_value(get_best_value(best, searched.objective))
+        value = format_value(get_best_value(best, record.objective))
         sentences.insert(0, f"The best value, {value}, was reached in {join_words(shares)}.")
     return " ".join(sentences)
 

@@ -4,9 +4,9 @@ from searchlight.search.reporting.html.template import Section
 from searchlight.search.study.record import SearchRecord
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return a table of the findings after the notes of the search's plan, or None without both."""
-    audit, notes = searched.about.get("preflight"), "\n".join(searched.about.get("notes", ()))
+    audit, notes = record.about.get("preflight"), "\n".join(record.about.get("notes", ()))
     if not audit or not audit["findings"]:
         return Section("Preflight", notes) if notes else None
     head = ("severity", "finding", "subject", "figure", "remedy")

@@ -19,10 +19,10 @@ EDGE = 0.1  # share of the searched range
 OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9}  # in drawing order
 
 
-def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> Figure:
+def build_slice(record: SearchRecord, axis: Axis, ranks: Mapping[int, float]) -> Figure:
     """Return the figure. Trials that diverged or are far worse than most lie at the worst edge."""
-    trials = [trial for trial in searched.trials if trial.number in places and axis.name in trial.params]
-    objective = searched.objective
+    trials = [trial for trial in record.trials if trial.number in ranks and axis.name in trial.params]
+    objective = record.objective
     judged = [trial for trial in trials if get_outcome(trial) != "diverged"]
     ends = _compute_value_range([get_best_value(trial, objective) for trial in judged], objective)
 
@@ -44,17 +44,17 @@ def build_slice(searched: SearchRecord, axis: Axis, places: Mapping[int, float])
     for outcome, opacity in OPACITY.items():
         if matching := [trial for trial in trials if get_outcome(trial) == outcome]:
             traces.append(build_markers(matching, outcome, theme.build_outcome_marker(outcome, 8, opacity)))
-    best = min(trials, key=lambda trial: places[trial.number])
+    best = min(trials, key=lambda trial: ranks[trial.number])
     ring = {"size": 15, "symbol": "circle-open", "color": theme.INK, "line": {"width": 2.5}}
     traces.append(build_markers([best], "best", ring))
     figure = theme.build_figure(*traces, y=objective.metric, half=True)
     return figure.update_xaxes(**axis.build_layout()).update_yaxes(range=ends)
 
 
-def describe_best_range(searched: SearchRecord, axis: Axis, places: Mapping[int, float]) -> str:
+def describe_best_range(record: SearchRecord, axis: Axis, ranks: Mapping[int, float]) -> str:
     """Return a sentence on the range of the best trials, and whether it is at an end of the searched range."""
-    known = [t for t in searched.trials if t.number in places and get_outcome(t) != "diverged"]
-    best = sorted(known, key=lambda trial: places[trial.number])[: max(FEWEST_BEST, round(BEST * len(known)))]
+    known = [t for t in record.trials if t.number in ranks and get_outcome(t) != "diverged"]
+    best = sorted(known, key=lambda trial: ranks[trial.number])[: max(FEWEST_BEST, round(BEST * len(known)))]
     values = [trial.params[axis.name] for trial in best if axis.name in trial.params]
     if not values:
         return f"{axis.name} does not apply to any of the best {len(best)} trials."

@@ -16,12 +16,12 @@ MANY = 300  # bars above which borders are omitted
 ROW, MOST = 26, 1000  # heights in pixels, of a gang and of all gangs
 
 
-def build(searched: SearchRecord) -> Section | None:
+def build(record: SearchRecord) -> Section | None:
     """Return a Gantt chart of the gangs, or None without recorded segments."""
-    spans = build_timeline(searched.all_trials)
+    spans = build_timeline(record.all_trials)
     if not spans:
         return None
-    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(searched))])
+    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(record))])
 
 
 def _summary_text(spans: Sequence[Span]) -> str:
