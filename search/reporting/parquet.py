@@ -85,10 +85,10 @@ def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _infer_param_types(trials: Sequence[FrozenTrial]) -> dict[str, set[type]]:
     """Return the possible types of the columns of searched parameters."""
-    record: dict[str, BaseDistribution] = {}
+    distributions: dict[str, BaseDistribution] = {}
     for trial in trials:
-        record.update(trial.distributions)
-    return {f"config/{name}": _infer_value_types(distribution) for name, distribution in record.items()}
+        distributions.update(trial.distributions)
+    return {f"config/{name}": _infer_value_types(distribution) for name, distribution in distributions.items()}
 
 
 def _infer_value_types(distribution: BaseDistribution) -> set[type]:

@@ -16,60 +16,60 @@ if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
 
 
-def print_plan(planned: Any, cost: "CostEstimate | None" = None) -> None:
+def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
     """Print the search's YAML, with its resolved space and known `cost` as comments."""
     from searchlight.search.config.loading import to_yaml
     from searchlight.search.reporting.console.preflight import format_estimate
     from searchlight.search.space.flatten import flatten
 
-    print(to_yaml(planned.config), end="")
-    print(f"# {planned.schedule}" if planned.is_limited else "# a trial ends when its function returns")
-    if planned.config.fidelity != "epochs" and planned.space.epochs is not None:
-        print(f"# a trial ends after {planned.space.epochs} epochs at the latest")
-    print(f"# {_describe_checkpoints(planned)}")
-    if line := _describe_confirmation(planned):
+    print(to_yaml(plan.config), end="")
+    print(f"# {plan.schedule}" if plan.is_limited else "# a trial ends when its function returns")
+    if plan.config.fidelity != "epochs" and plan.space.epochs is not None:
+        print(f"# a trial ends after {plan.space.epochs} epochs at the latest")
+    print(f"# {_describe_checkpoints(plan)}")
+    if line := _describe_confirmation(plan):
         print(f"# {line}")
     if cost is not None:
         print(f"# cost: {format_estimate(cost)}")
     else:
         print("# cost: unknown until --preflight measures an epoch")
-    for note in planned.notes:
+    for note in plan.notes:
         print(f"# {note}")
-    for parameter in planned.space.parameters:
+    for parameter in plan.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
-    for point in planned.first:
+    for point in plan.first:
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
-    for line in planned.warm.lines:
+    for line in plan.warm.lines:
         print(f"# warm start: {line}")
-    record = {parameter.name for parameter in planned.space.parameters}
-    for key, value in flatten(planned.space.build_config({}).model_dump(mode="json")).items():
-        if key not in record:
+    names = {parameter.name for parameter in plan.space.parameters}
+    for key, value in flatten(plan.space.build_config({}).model_dump(mode="json")).items():
+        if key not in names:
             print(f"# fixed: {key} {value}")
 
 
-def _describe_confirmation(planned: Any) -> str:
+def _describe_confirmation(plan: Any) -> str:
     """Return a line with the expected cost of the search's confirmation, or "" without one."""
-    runs, plan = planned.confirming_runs, planned.confirmation
-    if plan is None:
+    runs, confirmation = plan.confirming_runs, plan.confirmation
+    if confirmation is None:
         return ""
-    rule = f"the best trials{'' if plan.defaults is None else ' and the defaults'} train again under new seeds"
+    rule = f"the best trials{'' if confirmation.defaults is None else ' and the defaults'} train again under new seeds"
     if runs is None:
         return f"confirmation: {rule}, for a fifth of what the trials took, at least {FEWEST_RUNS} runs"
-    if not planned.is_limited:
+    if not plan.is_limited:
         return f"confirmation: {rule}, at most {runs} runs"
-    one = f"{format_amount(planned.schedule.limit)} {unit_label(planned.config.fidelity)}"
-    cost = f"at most {runs} runs of {one}, {format_amount(runs * planned.schedule.limit)} in all"
-    record = f"; the trials take about {format_amount(planned.expected_cost)}" if planned.expected_cost else ""
-    return f"confirmation: {rule}, {cost}{record}"
+    one = f"{format_amount(plan.schedule.limit)} {unit_label(plan.config.fidelity)}"
+    cost = f"at most {runs} runs of {one}, {format_amount(runs * plan.schedule.limit)} in all"
+    trials = f"; the trials take about {format_amount(plan.expected_cost)}" if plan.expected_cost else ""
+    return f"confirmation: {rule}, {cost}{trials}"
 
 
-def _describe_checkpoints(planned: Any) -> str:
+def _describe_checkpoints(plan: Any) -> str:
     """Return a line that says which checkpoints are kept, with their size in an earlier search of the task."""
-    config = planned.config
+    config = plan.config
     count = min(config.keep_checkpoints, config.trials)
-    front = " and the Pareto front" if len(planned.objectives) > 1 else ""
-    runs = ", the best confirming run of each config" if planned.confirmation else ""
+    front = " and the Pareto front" if len(plan.objectives) > 1 else ""
+    runs = ", the best confirming run of each config" if plan.confirmation else ""
     kept = f"checkpoints: those of the best {count} of the trials{front}{runs}"
     kept += ", and up to 3 of each trial that has not ended"
     name, size = _find_checkpoint_bytes(config)
