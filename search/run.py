@@ -91,8 +91,8 @@ def main(
     if dry_run:
         from searchlight.search.experiment.preflight import load_estimate
 
-        planned = runner.plan(resolved)
-        return print_plan(planned, load_estimate(planned))
+        search_plan = runner.plan(resolved)
+        return print_plan(search_plan, load_estimate(search_plan))
     _print_result(runner.run(resolved), resolved.path, resolved.quiet, as_json)
 
 
@@ -103,15 +103,15 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     from searchlight.search.reporting.console.preflight import print_audit
     from searchlight.search.reporting.console.tables import SafeStream, create_report_console
 
-    planned = runner.plan(config)
-    audit = run_preflight(planned)
-    cost = estimate(planned, audit)
+    search_plan = runner.plan(config)
+    audit = run_preflight(search_plan)
+    cost = estimate(search_plan, audit)
     if as_json:
         output = {**audit, "estimate": asdict(cost) if cost else None}
         print(json.dumps(output), file=SafeStream(sys.stdout))
     else:
         if dry_run:
-            print_plan(planned, cost)
+            print_plan(search_plan, cost)
         print_audit(create_report_console(), audit, cost)
     if audit["has_errors"]:
         raise click.exceptions.Exit(1)

@@ -97,27 +97,27 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     )
 
 
-def build_resume_config(about: Mapping[str, Any], place: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
+def build_resume_config(metadata: Mapping[str, Any], location: StoragePath, given: Mapping[str, Any]) -> SearchConfig:
     """Return the stored config with the overrides in `given` and the present location of the search."""
     resumable = {option.key for option in OPTIONS if option.resumable}
     if fixed := sorted(given.keys() - resumable):
         named = ", ".join("a task" if name == "task" else option_name(name) for name in fixed)
         raise UsageError(
-            f"--resume must come without {named}: {place.name} continues as it began. "
+            f"--resume must come without {named}: {location.name} continues as it began. "
             f"Options that may change: {', '.join(map(option_name, sorted(resumable)))}."
         )
     # Older searches without these options kept all checkpoints and confirmed nothing.
     before = {
         "keep_checkpoints": ALL_CHECKPOINTS,
         "confirm": 0,
-        **about["config"],
-        "storage": place.parent,
-        "name": place.name,
+        **metadata["config"],
+        "storage": location.parent,
+        "name": location.name,
         "quiet": False,
     }
     path, _, name = before["task"].rpartition(":")
     if path.endswith(".py"):
-        before["task"] = f"{_find_task_file(Path(path), local_path_of(place) / 'code')}:{name}"
+        before["task"] = f"{_find_task_file(Path(path), local_path_of(location) / 'code')}:{name}"
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
 
 

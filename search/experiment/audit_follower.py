@@ -100,16 +100,21 @@ class AuditFollower:
 
 
 def follow_audit(
-    services: ExitStack, planned: SearchPlan, study: SearchStudy, registry: Any, progress: Progress, stop: StopRequest
+    services: ExitStack,
+    plan: SearchPlan,
+    study: SearchStudy,
+    registry: Any,
+    progress: Progress,
+    stop: StopRequest,
 ) -> AuditFollower | None:
     """Begin to follow the audit of the task, unless the user or an earlier run of the search makes it needless."""
-    config, known = planned.config, study.metadata.get("preflight", {})
-    request = build_request(planned.space, config.workers, is_quick=True)
+    config, known = plan.config, study.metadata.get("preflight", {})
+    request = build_request(plan.space, config.workers, is_quick=True)
     identity = identify_audit(request, study.metadata["files"])
     if config.no_preflight or (identity and known.get("of") == identity and not known["has_errors"]):
         return None
     audit = AuditFollower(registry, config, identity, progress, stop)
     audit.request = asdict(request)
-    if planned.source.task_class is None or config.workers > 1:
+    if plan.source.task_class is None or config.workers > 1:
         audit.passed = True  # the audit of a function, or of one rank of several, has no errors
     return services.enter_context(audit)

@@ -62,7 +62,7 @@ def storage_errors() -> Iterator[None]:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
 
 
-def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: None) -> OpenStudy:
+def create_search(plan: SearchPlan, publish: Callable[[], None] = lambda: None) -> OpenStudy:
     """Create a new search in its folder, with all that a resume needs before its first trial.
 
     `publish` copies the files of the folder to where the search lies.
@@ -70,19 +70,19 @@ def create_search(planned: SearchPlan, publish: Callable[[], None] = lambda: Non
     Raises:
         UsageError: The name was taken meanwhile, or the folder cannot be written. No search.yaml is left.
     """
-    config = planned.config
+    config = plan.config
     try:
         with storage_errors():
-            write_search_yaml(planned, config.task)
-            warm_start.save(config.local_path, planned.warm.trials)
-            earlier = warm_start.as_sampler_trials(planned.warm.trials, planned.space, planned.objective)
+            write_search_yaml(plan, config.task)
+            warm_start.save(config.local_path, plan.warm.trials)
+            earlier = warm_start.as_sampler_trials(plan.warm.trials, plan.space, plan.objective)
             sampler = sampler_factory(config.sampler, config.seed)
             study, store = create_study(
-                config.path, sampler, planned.objectives, earlier=earlier, url=config.study, new=True
+                config.path, sampler, plan.objectives, earlier=earlier, url=config.study, new=True
             )
             try:
                 publish()
-                _save_metadata(study, planned)
+                _save_metadata(study, plan)
                 study.commit()
             except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
                 _discard(config, store)
@@ -103,113 +103,113 @@ def _discard(config: SearchConfig, store: StudyStore) -> None:
                 remove_tree(config.path)
 
 
-def _save_metadata(study: SearchStudy, planned: SearchPlan) -> None:
-    space = planned.space
+def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
+    space = plan.space
     study.save_metadata(
         {
             "id": uuid.uuid4().hex,
-            "config": planned.options,
-            "first": planned.first,
-            "notes": planned.notes,
+            "config": plan.options,
+            "first": plan.first,
+            "notes": plan.notes,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
-            "units": dict(planned.source.task_class.units) if planned.source.task_class else {},
-            "files": provenance.compute_digests(planned.source.modules),
+            "units": dict(plan.source.task_class.units) if plan.source.task_class else {},
+            "files": provenance.compute_digests(plan.source.modules),
             "tracking_uri": redact(os.environ.get(URI, "")),
         }
     )
-    for point in planned.first:
+    for point in plan.first:
         study.enqueue(point)
 
 
-def write_search_yaml(planned: SearchPlan, task: str) -> None:
+def write_search_yaml(plan: SearchPlan, task: str) -> None:
     """Write all of search.yaml or nothing: it says where the study is."""
-    config = planned.config.model_copy(update={"task": task})
+    config = plan.config.model_copy(update={"task": task})
     write_atomic(config.local_path / "search.yaml", to_yaml(config))
 
 
-def open_search(place: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
-    """Open the search at `place`, whose files are on this disk, to resume it with the overridden options `given`.
+def open_search(location: StoragePath, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
+    """Open the search at `location`, whose files are on this disk, to resume it with the overridden options `given`.
 
     Raises:
         UsageError: There is no such search, another process runs it, something that it needs is missing, or its
             folder cannot be written.
     """
-    url = find_store(place, given.get("study", ""))
+    url = find_store(location, given.get("study", ""))
     with storage_errors():
-        store = open_store(place, url)
+        store = open_store(location, url)
         try:
             with database_errors(url):
-                return _restore_search(place, store, {**given, "study": url})
+                return _restore_search(location, store, {**given, "study": url})
         except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock
             store.close()
             raise
 
 
-def _restore_search(place: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
-    about = load_metadata(store.storage, place)
-    trials = store.storage.get_all_trials(store.storage.get_study_id_from_name(place.name), deepcopy=False)
+def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
+    metadata = load_metadata(store.storage, location)
+    trials = store.storage.get_all_trials(store.storage.get_study_id_from_name(location.name), deepcopy=False)
     unfinished = [str(trial.number) for trial in trials if not trial.state.is_finished()]
-    check_writable(place / CHECKPOINTS, unfinished)  # it may be another disk than that of the journal
-    planned, notes = _restore_plan(place, about, given)
-    config = planned.config
+    check_writable(location / CHECKPOINTS, unfinished)  # it may be another disk than that of the journal
+    plan, notes = _restore_plan(location, metadata, given)
+    config = plan.config
     earlier: list[FrozenTrial] = []
     if config.warm_start:
         try:
-            earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), planned.space, planned.objective)
+            earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), plan.space, plan.objective)
         except (OSError, ValueError, KeyError, TypeError):
             notes.append(f"{warm_start.FILE} cannot be read: the sampler continues without earlier searches")
     sampler = sampler_factory(config.sampler, config.seed)
-    study = SearchStudy(store.storage, config.name, sampler, planned.objectives, earlier, store.commit)
-    for point in about["first"]:
+    study = SearchStudy(store.storage, config.name, sampler, plan.objectives, earlier, store.commit)
+    for point in metadata["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
     # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
     lasting = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}
-    task = strip_sent_folder(about["config"]["task"])
-    lasting |= {"task": task} if task != about["config"]["task"] else {}  # else a resume of an older version
+    task = strip_sent_folder(metadata["config"]["task"])
+    lasting |= {"task": task} if task != metadata["config"]["task"] else {}  # else a resume of an older version
     if lasting:
-        study.save_metadata({**study.metadata, "config": {**about["config"], **lasting}})
+        study.save_metadata({**study.metadata, "config": {**metadata["config"], **lasting}})
     trials = study.get_trials()
-    if config.makes_model or not planned.is_complete(trials):  # else nothing runs the task any more
-        notes += record_code(study, planned.source, config)
-    if about["config"].get("log_model") and not config.makes_model:  # an option of older versions
-        notes.append(f"--log-model is gone: log the model after the search with {log_model_command(place, '')}")
-    tracking_uri = redact(tracking_environment(about)[URI])
-    if not config.tracking_uri and tracking_uri != about["tracking_uri"]:
+    if config.makes_model or not plan.is_complete(trials):  # else nothing runs the task any more
+        notes += record_code(study, plan.source, config)
+    if metadata["config"].get("log_model") and not config.makes_model:  # an option of older versions
+        notes.append(f"--log-model is gone: log the model after the search with {log_model_command(location, '')}")
+    tracking_uri = redact(tracking_environment(metadata)[URI])
+    if not config.tracking_uri and tracking_uri != metadata["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
     # The task may be in a working copy, which is removed at the end, or in the folder of a job.
-    is_lasting = config.local_path == place and Path(task).is_absolute()
-    write_search_yaml(planned, config.task if is_lasting else task)
+    is_lasting = config.local_path == location and Path(task).is_absolute()
+    write_search_yaml(plan, config.task if is_lasting else task)
     study.commit()
     searched = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
-    told = f"search {config.name} continues: {ended} trials have ended, {len(searched) - ended} have not"
-    notes.append(f"{told}, {pluralize(runs, 'confirming run')} as well" if runs else told)
-    return planned, OpenStudy(study, store, tuple(notes))
+    line = f"search {config.name} continues: {ended} trials have ended, {len(searched) - ended} have not"
+    notes.append(f"{line}, {pluralize(runs, 'confirming run')} as well" if runs else line)
+    return plan, OpenStudy(study, store, tuple(notes))
 
 
 def _restore_plan(
-    place: StoragePath, about: Mapping[str, Any], given: Mapping[str, Any]
+    location: StoragePath, metadata: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[SearchPlan, list[str]]:
     """Return the plan of a search that is resumed, and a line for each parameter that its task declares otherwise."""
-    config = build_resume_config(about, place, given)
-    check_tracking(config, tracking_environment(about))
+    config = build_resume_config(metadata, location, given)
+    check_tracking(config, tracking_environment(metadata))
     source = load_task_source(config.task)
     declared = build_space(config, source)
     may_lack_gpus = uses_existing_cluster() or not may_train_on_gpus(config)
-    if may_lack_gpus and Precision.FP16 not in _list_precisions(about):  # the search left it out, too
+    if may_lack_gpus and Precision.FP16 not in _list_precisions(metadata):  # the search left it out, too
         declared, _ = leave_out_fp16(config, declared)
-    space, notes = _resolve_space(about, declared)
-    notes += _describe_copy(about["config"]["task"], config)
-    planned = build_plan(config, source, space)
-    before, current = Objective(about["objective"], about["mode"]), planned.objective
+    space, notes = _resolve_space(metadata, declared)
+    notes += _describe_copy(metadata["config"]["task"], config)
+    plan = build_plan(config, source, space)
+    before, current = Objective(metadata["objective"], metadata["mode"]), plan.objective
     if before != current:
         raise UsageError(
-            f"the task must have the objective that {place.name} began with, {before.metric} {before.mode}, "
+            f"the task must have the objective that {location.name} began with, {before.metric} {before.mode}, "
             f"but has {current.metric} {current.mode}."
         )
-    return planned, notes
+    return plan, notes
 
 
 def _describe_copy(task: str, config: SearchConfig) -> list[str]:
@@ -220,23 +220,23 @@ def _describe_copy(task: str, config: SearchConfig) -> list[str]:
     return [f"there is no {locate_file(former)}: the search uses its copy in {config.path / CODE}"]
 
 
-def _list_precisions(about: Mapping[str, Any]) -> Sequence[Any]:
+def _list_precisions(metadata: Mapping[str, Any]) -> Sequence[Any]:
     """Return the precisions that the search began with, searched or fixed."""
-    if "precision" not in about["searched"]:
-        return [about["fixed"].get("precision")]
-    distribution = json_to_distribution(about["searched"]["precision"])
+    if "precision" not in metadata["searched"]:
+        return [metadata["fixed"].get("precision")]
+    distribution = json_to_distribution(metadata["searched"]["precision"])
     return distribution.choices if isinstance(distribution, CategoricalDistribution) else []
 
 
-def _resolve_space(about: Mapping[str, Any], current: Space) -> tuple[Space, list[str]]:
-    searched = {name: json_to_distribution(text) for name, text in about["searched"].items()}
-    space = restore_space(current.config_class, searched, about["fixed"])
+def _resolve_space(metadata: Mapping[str, Any], current: Space) -> tuple[Space, list[str]]:
+    searched = {name: json_to_distribution(text) for name, text in metadata["searched"].items()}
+    space = restore_space(current.config_class, searched, metadata["fixed"])
     kept, declared = _describe_parameters(space), _describe_parameters(current)
-    known = searched.keys() | about["fixed"].keys()
+    known = searched.keys() | metadata["fixed"].keys()
     notes = []
     for name in sorted(known | kept.keys()):
         if name not in kept:
-            notes.append(f"{name} was {about['fixed'][name]}: the task has no such parameter any more")
+            notes.append(f"{name} was {metadata['fixed'][name]}: the task has no such parameter any more")
         elif name not in known:
             notes.append(f"{name} is {kept[name]}: the task had no such parameter before")
         elif kept[name] != declared[name]:

@@ -127,23 +127,23 @@ def plan(config: SearchConfig) -> SearchPlan:
     notes: tuple[str, ...] = ()
     if not may_train_on_gpus(config) and not config.warm_start:  # earlier trials may be in any precision of the space
         space, notes = leave_out_fp16(config, space)
-    planned = replace(build_plan(config, source, space), notes=notes)
-    first = initial_points(planned.space, config.try_, config.trials)
-    fresh = planned.schedule.max_fresh_trials or config.trials
+    search_plan = replace(build_plan(config, source, space), notes=notes)
+    first = initial_points(search_plan.space, config.try_, config.trials)
+    fresh = search_plan.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
         raise UsageError(
             f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
             f"but is {fresh}: the trials beyond it are copies. Raise it or leave out a --try."
         )
     tracking_uri, _ = resolve_tracking_uri(config, os.environ)
-    if config.warm_start and len(planned.objectives) > 1:
+    if config.warm_start and len(search_plan.objectives) > 1:
         raise UsageError(
-            f"--warm-start must come with one --objective, but got {len(planned.objectives)}: "
+            f"--warm-start must come with one --objective, but got {len(search_plan.objectives)}: "
             "earlier results have one objective."
         )
-    warm = load_warm_start(config.warm_start, planned.space, planned.objective, tracking_uri)
+    warm = load_warm_start(config.warm_start, search_plan.space, search_plan.objective, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
-    return replace(planned, first=tuple(first), warm=warm)
+    return replace(search_plan, first=tuple(first), warm=warm)
 
 
 def build_space(config: SearchConfig, source: TaskSource) -> Space:

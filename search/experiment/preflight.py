@@ -38,22 +38,22 @@ FILE = "preflight-{}.json"  # in the storage folder, by task: --dry-run reads th
 Audit = dict[str, Any]
 
 
-def run_preflight(planned: SearchPlan) -> Audit:
+def run_preflight(plan: SearchPlan) -> Audit:
     """Audit the task of a search, and return an AuditResult as JSON.
 
     Raises:
         UsageError: The audit did not end in time.
     """
     request = {
-        "reference": planned.source.reference,
-        "request": asdict(build_request(planned.space, planned.config.workers)),
-        "on_gpu": has_gpus(planned.config),
-        "is_function": planned.source.task_class is None,
+        "reference": plan.source.reference,
+        "request": asdict(build_request(plan.space, plan.config.workers)),
+        "on_gpu": has_gpus(plan.config),
+        "is_function": plan.source.task_class is None,
     }
-    run, file = _run_on_cluster if uses_existing_cluster() else _run_locally, _get_file(planned)
-    audit = run(planned.source, planned.config, request)
+    run, file = _run_on_cluster if uses_existing_cluster() else _run_locally, _get_file(plan)
+    audit = run(plan.source, plan.config, request)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, json.dumps({"task": planned.config.task, **audit}))
+    write_atomic(file, json.dumps({"task": plan.config.task, **audit}))
     return audit
 
 
@@ -136,28 +136,28 @@ def has_gpus(options: ResourceOptions) -> bool:
     return wanted != 0 and (wanted is not None or torch.cuda.is_available())
 
 
-def estimate(planned: SearchPlan, audit: Audit) -> CostEstimate | None:
+def estimate(plan: SearchPlan, audit: Audit) -> CostEstimate | None:
     """Return the estimated cost of the whole search, or None if it is unknown."""
-    config, gpus = planned.config, has_gpus(planned.config)
-    epochs = planned.expected_cost if config.fidelity == "epochs" else None
+    config, gpus = plan.config, has_gpus(plan.config)
+    epochs = plan.expected_cost if config.fidelity == "epochs" else None
     each = config.workers * ((config.gpus_per_worker or 1.0) if gpus else config.cpus_per_worker)
     have = torch.cuda.device_count() if gpus else count_available_cpus()
     concurrent = config.concurrency or max(1, int(have // each))
     devices = each if gpus else float(config.workers)
-    return estimate_cost(epochs, planned.trials, concurrent, devices, audit["costs"], gpus)
+    return estimate_cost(epochs, plan.trials, concurrent, devices, audit["costs"], gpus)
 
 
-def load_estimate(planned: SearchPlan) -> CostEstimate | None:
+def load_estimate(plan: SearchPlan) -> CostEstimate | None:
     """Return the estimated cost by the last audit of the task in the storage, or None without an audit."""
     try:
-        audit = json.loads(_get_file(planned).read_text(encoding="utf-8"))
-        return estimate(planned, audit) if audit["task"] == planned.config.task else None
+        audit = json.loads(_get_file(plan).read_text(encoding="utf-8"))
+        return estimate(plan, audit) if audit["task"] == plan.config.task else None
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of another version
         return None
 
 
-def _get_file(planned: SearchPlan) -> Path:
-    return planned.config.local_path.parent / FILE.format(planned.source.name.lower())
+def _get_file(plan: SearchPlan) -> Path:
+    return plan.config.local_path.parent / FILE.format(plan.source.name.lower())
 
 
 def _run_locally(source: TaskSource, options: ResourceOptions, request: dict[str, Any]) -> Audit:
@@ -174,14 +174,14 @@ def _run_locally(source: TaskSource, options: ResourceOptions, request: dict[str
         return _describe_death(str(error))
 
 
-def find_unsupported_modes(planned: SearchPlan) -> dict[str, str]:
+def find_unsupported_modes(plan: SearchPlan) -> dict[str, str]:
     """Return why workers without a GPU cannot run the task, by precision of the space.
 
     An audit in a process of its own shows it, if the CPU lacks operations. It takes some seconds, so that other
     searches do without.
     """
-    source, config = planned.source, planned.config
-    request = build_request(planned.space, config.workers, is_quick=True)
+    source, config = plan.source, plan.config
+    request = build_request(plan.space, config.workers, is_quick=True)
     modes = [mode for mode in Precision if mode in request.modes and mode != Precision.FP32]
     if source.task_class is None or config.no_preflight or not modes:
         return {}

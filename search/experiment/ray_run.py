@@ -59,12 +59,12 @@ class Cluster(NamedTuple):
     is_rehearsal: bool
 
 
-def inspect_cluster(planned: SearchPlan, progress: Progress, is_new: bool) -> tuple[SearchPlan, Cluster]:
+def inspect_cluster(plan: SearchPlan, progress: Progress, is_new: bool) -> tuple[SearchPlan, Cluster]:
     """Check the nodes of the running Ray. Return the plan of a search that they can run, and what they give to it.
 
     The nodes may narrow the search space of a new search. A resumed one keeps its own.
     """
-    config = planned.config
+    config = plan.config
     present, growing = resources.get_node_resources(), resources.autoscaler_limits()
     is_joined = uses_existing_cluster()
     checked = check_nodes(config.path, config.gpus_per_worker, growing) if is_joined else ClusterCheck()
@@ -75,15 +75,15 @@ def inspect_cluster(planned: SearchPlan, progress: Progress, is_new: bool) -> tu
     progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config.workers, worker)}")
     # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
     if is_new and not worker.get("GPU") and not config.warm_start:
-        before, planned = len(planned.notes), _leave_out_precisions(planned)
-        for note in planned.notes[before:]:
+        before, plan = len(plan.notes), _leave_out_precisions(plan)
+        for note in plan.notes[before:]:
             progress.warn(note)
-    return planned, Cluster(worker, checked.rehearsal)
+    return plan, Cluster(worker, checked.rehearsal)
 
 
 def run_on_ray(
     services: ExitStack,
-    planned: SearchPlan,
+    plan: SearchPlan,
     cluster: Cluster,
     study: SearchStudy,
     files: StoragePath,
@@ -96,7 +96,7 @@ def run_on_ray(
         services: Receives the services that end with the trials, in reverse order: threads that use Ray end before Ray.
         files: The folder that the task's `prepare` filled.
     """
-    config, worker, start = planned.config, cluster.worker, services.enter_context
+    config, worker, start = plan.config, cluster.worker, services.enter_context
     # On the driver's node, which cannot be lost without the search.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     gang_resources = {name: amount * config.workers for name, amount in worker.items()}
@@ -105,13 +105,13 @@ def run_on_ray(
     capacity = start(resources.CapacityMonitor(config, config.trials, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config.workers, worker), progress.warn))
     nodes = resources.get_node_resources()
-    tracker = start(create_tracker(config, planned.options, planned.source.modules, study, progress.warn, nodes))
+    tracker = start(create_tracker(config, plan.options, plan.source.modules, study, progress.warn, nodes))
     start(_forward_stop(stop, registry, tracker))
-    stoppers = build_stoppers(planned, worker, stop, progress.warn)
+    stoppers = build_stoppers(plan, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
-    audit = follow_audit(services, planned, study, registry, progress, stop)
+    audit = follow_audit(services, plan, study, registry, progress, stop)
     limits = SearchLimits(
-        planned.trials,
+        plan.trials,
         config.keep_checkpoints,
         config.max_failures,
         stop.asked,
@@ -122,11 +122,18 @@ def run_on_ray(
     )
     attempt = f"{time.time_ns():x}"
     searcher = StudySearcher(
-        study, planned.space, planned.schedule, limits, config.path, attempt, observers, planned.confirmation
+        study,
+        plan.space,
+        plan.schedule,
+        limits,
+        config.path,
+        attempt,
+        observers,
+        plan.confirmation,
     )
     progress.follow(searcher)
     stoppers.start_timer(stop.asked)
-    settings = _gang_settings(planned, cluster, registry, files, audit.request if audit else None)
+    settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)
     _run_trials(searcher, settings, stoppers, stop, config.local_path, stuck)
     if audit is not None:
@@ -134,32 +141,32 @@ def run_on_ray(
     return study.get_record(), tracker
 
 
-def _leave_out_precisions(planned: SearchPlan) -> SearchPlan:
+def _leave_out_precisions(plan: SearchPlan) -> SearchPlan:
     """Return the plan for workers without a GPU, with notes. No first point has a precision that is left out."""
     if uses_existing_cluster():
-        planned = _narrow(planned, *leave_out_fp16(planned.config, planned.space))
-    if reasons := find_unsupported_modes(planned):
-        planned = _narrow(planned, *leave_out_unsupported(planned.config, planned.space, reasons))
-    return planned
+        plan = _narrow(plan, *leave_out_fp16(plan.config, plan.space))
+    if reasons := find_unsupported_modes(plan):
+        plan = _narrow(plan, *leave_out_unsupported(plan.config, plan.space, reasons))
+    return plan
 
 
-def _narrow(planned: SearchPlan, space: Space, notes: tuple[str, ...]) -> SearchPlan:
+def _narrow(plan: SearchPlan, space: Space, notes: tuple[str, ...]) -> SearchPlan:
     allowed = {parameter.name: parameter for parameter in space.parameters}
     first = (
         {name: value for name, value in point.items() if name in allowed and allowed[name].contains(value)}
-        for point in planned.first
+        for point in plan.first
     )
-    return replace(planned, space=space, first=tuple(first), notes=planned.notes + notes)
+    return replace(plan, space=space, first=tuple(first), notes=plan.notes + notes)
 
 
 def _gang_settings(
-    planned: SearchPlan, cluster: Cluster, registry: Any, files: StoragePath, audit: dict[str, Any] | None
+    plan: SearchPlan, cluster: Cluster, registry: Any, files: StoragePath, audit: dict[str, Any] | None
 ) -> GangSettings:
-    config, worker, grows = planned.config, cluster.worker, resources.autoscaler_limits() is not None
+    config, worker, grows = plan.config, cluster.worker, resources.autoscaler_limits() is not None
     settings = WorkerSettings(
-        task=planned.source.reference,
-        objective="" if planned.source.task_class else planned.objective.metric,
-        others=[other.metric for other in planned.objectives[1:]],
+        task=plan.source.reference,
+        objective="" if plan.source.task_class else plan.objective.metric,
+        others=[other.metric for other in plan.objectives[1:]],
         files=str(files),
         rehearsal=cluster.is_rehearsal,
         stall_timeout=config.stall_timeout,
@@ -171,22 +178,22 @@ def _gang_settings(
 
 
 def build_stoppers(
-    planned: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
+    plan: SearchPlan, worker: Mapping[str, float], stop: StopRequest, say: Callable[[str], None]
 ) -> Stoppers:
     """Return the stoppers of a search whose workers have resources `worker`. Without GPUs, a worker counts as one."""
-    config = planned.config
+    config = plan.config
     target = StopCondition.from_text(config.stop_when) if config.stop_when else None
     gpus = config.workers * (worker.get("GPU", 0) or 1)
     return Stoppers(
-        planned.objective,
-        planned.trials,
+        plan.objective,
+        plan.trials,
         target,
         config.patience,
         config.gpu_hours,
         gpus=gpus,
         reserve=RESERVE,
         stop=stop,
-        end_search=stop.end_search if planned.confirmation else None,
+        end_search=stop.end_search if plan.confirmation else None,
         confirms_target=config.confirm is not None,  # else who names a target wants no more trainings than it takes
         say=say,
     )
@@ -215,7 +222,7 @@ def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> 
 
 @contextmanager
 def _end_if_stuck(
-    searcher: StudySearcher, services: Sequence[AbstractContextManager[Any]], progress: Progress, place: StoragePath
+    searcher: StudySearcher, services: Sequence[AbstractContextManager[Any]], progress: Progress, location: StoragePath
 ) -> Iterator[None]:
     """End this process if Ray is lost and the block still waits for it: nothing interrupts a call to Ray's head.
 
@@ -223,7 +230,7 @@ def _end_if_stuck(
 
     Args:
         services: Those that end with the search and do not need Ray.
-        place: Where the search lies.
+        location: Where the search lies.
     """
     over = threading.Event()
 
@@ -240,7 +247,7 @@ def _end_if_stuck(
             searcher.study.commit()
             for service in services:
                 service.__exit__(StoreError, error, None)
-            progress.warn(resume_hint(place))
+            progress.warn(resume_hint(location))
             progress.__exit__()
             print(f"the search has ended: {lost}.", file=SafeStream(sys.stderr), flush=True)
         finally:
@@ -304,9 +311,9 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
     # Not CPU: 0, which Tune refuses, and no fraction of a CPU, which a worker would miss. On the driver's node as long
     # as that has room: it is the one that no cloud takes away, and the others can be released when they are idle.
     here = ray.get_runtime_context().get_node_id()
-    place = tune.PlacementGroupFactory([{"memory": resources.GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
+    group = tune.PlacementGroupFactory([{"memory": resources.GANG_BYTES}], "STRICT_PACK", _soft_target_node_id=here)
     tune.Tuner(
-        tune.with_resources(Gang, place),
+        tune.with_resources(Gang, group),
         param_space={"gang": settings},
         tune_config=tune.TuneConfig(
             num_samples=-1,

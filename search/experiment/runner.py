@@ -48,9 +48,9 @@ def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
     """
     start = time.time()
     prepare_process()
-    planned = plan(resolve_config(config))
-    with _search_folder(planned.config) as folder:
-        return _Driver(planned, None, Uploader(folder, planned.config.path), start, console).run()
+    search_plan = plan(resolve_config(config))
+    with _search_folder(search_plan.config) as folder:
+        return _Driver(search_plan, None, Uploader(folder, search_plan.config.path), start, console).run()
 
 
 def resume(
@@ -71,10 +71,10 @@ def resume(
     """
     start = time.time()
     prepare_process()
-    place = storage.expanduser().absolute() / name
-    with downloaded_copy(place) as folder:
-        uploader = Uploader(folder, place)  # before the search is opened, which changes files
-        return _Driver(*open_search(place, given or {}), uploader, start, console).run()
+    location = storage.expanduser().absolute() / name
+    with downloaded_copy(location) as folder:
+        uploader = Uploader(folder, location)  # before the search is opened, which changes files
+        return _Driver(*open_search(location, given or {}), uploader, start, console).run()
 
 
 @contextmanager
@@ -94,24 +94,29 @@ class _Driver:
     """Runs one search since `start`: a resumed one if it is `opened` already, else a new one."""
 
     def __init__(
-        self, planned: SearchPlan, opened: OpenStudy | None, uploader: Uploader, start: float, console: Console | None
+        self,
+        search_plan: SearchPlan,
+        opened: OpenStudy | None,
+        uploader: Uploader,
+        start: float,
+        console: Console | None,
     ) -> None:
-        self.planned = planned
-        self.config = config = planned.config
+        self.search_plan = search_plan
+        self.config = config = search_plan.config
         self.opened = opened
         self.uploader = uploader
         self.start = start
         self.earlier = opened.study.get_trials() if opened else []
-        runs, expected = planned.confirming_runs, planned.expected_cost
-        expected = expected and expected + (runs or 0) * planned.schedule.limit
-        board = LiveTable(planned.objective, planned.trials, expected, config.time_budget, confirming_runs=runs)
+        runs, expected = search_plan.confirming_runs, search_plan.expected_cost
+        expected = expected and expected + (runs or 0) * search_plan.schedule.limit
+        board = LiveTable(search_plan.objective, search_plan.trials, expected, config.time_budget, confirming_runs=runs)
         console = console or create_console(sys.stderr)
-        self.progress = Progress(board, planned.space, console, self.earlier, config.quiet)
+        self.progress = Progress(board, search_plan.space, console, self.earlier, config.quiet)
         self.stop = StopRequest(self.progress.warn)
 
     def run(self) -> SearchResult:
-        planned, config, progress, stop = self.planned, self.config, self.progress, self.stop
-        reserve = RESERVE if planned.confirmation else 0.0
+        search_plan, config, progress, stop = self.search_plan, self.config, self.progress, self.stop
+        reserve = RESERVE if search_plan.confirmation else 0.0
         # The study is closed last: another driver must not begin while this one sends to MLflow or to a bucket.
         with (
             closing(self),
@@ -119,20 +124,20 @@ class _Driver:
             handle_signals(stop, config.time_budget, reserve),
             self.uploader.flush_on_exit(progress.warn),
         ):
-            for note in planned.notes:
+            for note in search_plan.notes:
                 progress.warn(note)
-            for note in self.opened.notes if self.opened else planned.warm.lines:
+            for note in self.opened.notes if self.opened else search_plan.warm.lines:
                 progress.say(note)
-            if self.opened and planned.is_complete(self.earlier):
-                searched, tracker = self._close_complete_search(self.opened)
+            if self.opened and search_plan.is_complete(self.earlier):
+                record, tracker = self._close_complete_search(self.opened)
             else:
-                if (num := planned.trials) < config.trials:
+                if (num := search_plan.trials) < config.trials:
                     progress.say(f"the space has {num} combinations: as many trials, and not {config.trials}")
                 progress.say(f"search {config.name}: {'joining' if uses_existing_cluster() else 'starting'} Ray")
                 if note := job_stop_warning():
                     progress.warn(note)
-                searched, tracker = self._run_on_ray()
-            return finish(self.planned, searched, tracker, progress, stop)
+                record, tracker = self._run_on_ray()
+            return finish(self.search_plan, record, tracker, progress, stop)
 
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
         config, warn = self.config, self.progress.warn
@@ -140,36 +145,38 @@ class _Driver:
         self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
         # The driver before this one may have died before it exported the last reports.
         with ParquetCallback(config.local_path, warn, config.path, self.earlier):
-            checkpoints = CheckpointManager(config.path / CHECKPOINTS, self.planned.objectives, config.keep_checkpoints)
+            checkpoints = CheckpointManager(
+                config.path / CHECKPOINTS, self.search_plan.objectives, config.keep_checkpoints
+            )
             checkpoints.delete_for_ended(self.earlier)  # --keep-checkpoints may be another one now
             checkpoints.close()
             if config.makes_model:  # of the code as it is now
-                copy_code(self.planned.source, config.local_path)
+                copy_code(self.search_plan.source, config.local_path)
                 with storage_errors():
                     self.uploader.copy()
-            options, modules = self.planned.options, self.planned.source.modules
+            options, modules = self.search_plan.options, self.search_plan.source.modules
             return opened.study.get_record(), create_tracker(config, options, modules, opened.study, warn)
 
     def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:
-        planned, config = self.planned, self.config
+        search_plan, config = self.search_plan, self.config
         folder = config.local_path
         try:
             with ExitStack() as services:
                 services.callback(remove, folder / "ray")
                 services.push(lambda kind, *_: self.close() if kind else None)
                 # Before Ray: what a task cannot prepare is reported at once.
-                files = prepare_task_files(config, planned.source.task_class, planned.space)
+                files = prepare_task_files(config, search_plan.source.task_class, search_plan.space)
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.
                 from searchlight.search.execution.cluster.connection import ray_session
 
-                copy_code(planned.source, folder)
+                copy_code(search_plan.source, folder)
                 services.enter_context(ray_session(folder / CODE))
                 # This imports Tune while Ray starts its worker processes.
                 from searchlight.search.experiment.ray_run import inspect_cluster, run_on_ray
 
-                self.planned, cluster = inspect_cluster(planned, self.progress, is_new=self.opened is None)
+                self.search_plan, cluster = inspect_cluster(search_plan, self.progress, is_new=self.opened is None)
                 study = self._open_study().study  # once the nodes are checked: a search that cannot run leaves no study
-                return run_on_ray(services, self.planned, cluster, study, files, self.progress, self.stop)
+                return run_on_ray(services, self.search_plan, cluster, study, files, self.progress, self.stop)
         except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
             if (folder / "search.yaml").exists():
                 self.progress.warn(resume_hint(config.path))
@@ -177,7 +184,7 @@ class _Driver:
 
     def _open_study(self) -> OpenStudy:
         """Open the study of a new search. Bring the files of any search to where the search lies."""
-        self.opened = self.opened or create_search(self.planned, self.uploader.copy)
+        self.opened = self.opened or create_search(self.search_plan, self.uploader.copy)
         self.opened.study.record_driver_start(self.start)
         with storage_errors():  # a resumed search may have new code, and new files of its task
             self.uploader.copy()
@@ -191,25 +198,25 @@ class _Driver:
 
 
 def finish(
-    planned: SearchPlan, searched: SearchRecord, tracker: MLflowCallback, progress: Progress, stop: StopRequest
+    search_plan: SearchPlan, record: SearchRecord, tracker: MLflowCallback, progress: Progress, stop: StopRequest
 ) -> SearchResult:
     """Write the report, end the parent run, and log the best checkpoint as a model if the config asks for that.
 
     What MLflow or the disk refuses is reported in a line. It does not keep the user from the result.
     """
-    config = planned.config
+    config = search_plan.config
     parquet, page = config.local_path / FILE, config.local_path / "report.html"
     files = [path for path in (parquet, config.local_path / AUDIT_FILE) if path.is_file()]  # else its writer said why
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:
-        result = SearchResult.from_record(searched)
+        result = SearchResult.from_record(record)
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
-        note, ended_at = render_description(config.path, result), running_time(searched).end
+        note, ended_at = render_description(config.path, result), running_time(record).end
         end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)
         from searchlight.search.reporting.html import try_write_report  # importing plotly takes a while
 
-        files += [page] if try_write_report(searched, page, progress.warn) else []
+        files += [page] if try_write_report(record, page, progress.warn) else []
     except KeyboardInterrupt:  # a second Ctrl-C
         timeout_s = HURRIED_S
         raise
@@ -220,21 +227,21 @@ def finish(
             progress.warn(str(error))
     mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
     if config.makes_model and result.best is not None:
-        mlflow |= _log_best(planned, stop.is_interrupted, progress)
+        mlflow |= _log_best(search_plan, stop.is_interrupted, progress)
     return replace(result, mlflow=mlflow, stopped=stopped)
 
 
-def _log_best(planned: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:
+def _log_best(search_plan: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:
     """Return the URI of the best checkpoint as a model, or an empty dict. An interrupted search makes no model."""
-    place, name = planned.config.path, planned.config.register_ or ""
+    location, name = search_plan.config.path, search_plan.config.register_ or ""
     try:
         if not is_interrupted:
             progress.say("making a model of the best checkpoint")
-            return {"model": log_best(place, name)}
+            return {"model": log_best(location, name)}
     except ModelError as error:
         progress.warn(str(error))
         return {}
     except KeyboardInterrupt:  # it ends the model alone: the search has ended, and its result is still reported
         pass
-    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_model_command(place, name)}")
+    progress.warn(f"the best checkpoint is no model in MLflow yet: {log_model_command(location, name)}")
     return {}

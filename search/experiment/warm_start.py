@@ -153,7 +153,7 @@ def load(folder: Path) -> list[PriorTrial]:
 def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Objective) -> list[FrozenTrial]:
     """Return `trials` as a sampler sees them: older than the search's own trials, whose numbers begin with 0."""
     distributions = {parameter.name: parameter.distribution for parameter in space.parameters}
-    shown = []
+    frozen_trials = []
     for number, trial in enumerate(trials, start=-len(trials)):
         completed, names = trial.outcome == "completed", [name for name in trial.point if name in distributions]
         frozen = create_trial(
@@ -165,8 +165,8 @@ def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Obj
             constraints={"diverged": 1.0} if trial.outcome == "diverged" else None,
         )
         frozen.number = number
-        shown.append(frozen)
-    return shown
+        frozen_trials.append(frozen)
+    return frozen_trials
 
 
 def _parse_point(
@@ -203,17 +203,17 @@ def _load_search_trials(folder: StoragePath, objective: Objective) -> list[Sourc
             + (f" {suggest_nearest(folder.name, known)}" if known else "")
         )
     try:
-        searched = load_search(folder)
+        record = load_search(folder)
     except UsageError as error:
         raise UsageError(*(f"--warm-start {folder.name}: {problem}" for problem in error.problems)) from error
-    if (theirs := searched.objective) != objective:
+    if (theirs := record.objective) != objective:
         raise UsageError(
             f"--warm-start {folder.name} must have searched for the {objective.mode} of {objective.metric}, but did "
             f"for the {theirs.mode} of {theirs.metric}. Leave it out."
         )
     return [
         SourceTrial(get_outcome(t), flatten(t.user_attrs.get("config", {})), dict(intermediate_values(t)))
-        for t in searched.trials
+        for t in record.trials
     ]
 
 
