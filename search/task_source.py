@@ -118,6 +118,7 @@ def _import_module(path: Path, root: Path | None) -> ModuleType:
     others = {*sys.modules}
     sys.path.insert(0, str(folder))  # as Python does for a script
     accept_former_names()
+    arguments, sys.argv = sys.argv, [str(path)]  # a script may read its own when it is imported
     try:
         with redirect_stdout(sys.stderr):  # standard output may be used for JSON
             return importlib.import_module(name) if root else _execute_file(path, name)
@@ -125,6 +126,7 @@ def _import_module(path: Path, root: Path | None) -> ModuleType:
         sys.modules.pop(name, None)
         raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
     finally:
+        sys.argv = arguments
         sys.path.remove(str(folder))
         _imported.update(key for key in sys.modules.keys() - others if _is_in(folder, key))
 

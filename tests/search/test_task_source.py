@@ -197,6 +197,13 @@ def test_processes_find_the_modules_of_a_task_but_none_that_hides_a_library(writ
     assert (links / "searchlight_task" / "queue.py").exists()
 
 
+def test_file_of_a_task_sees_no_options_of_the_search(write, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["searchlight", "run", "--lr", "0.1"])
+    text = write(plain="import sys\nassert len(sys.argv) == 1\n\n\ndef train_fn(config): ...\n")
+    assert load_task_source(text.replace("MyTask", "train_fn")).task_class is None
+    assert len(sys.argv) == 4
+
+
 def test_error_of_a_task_is_told(write):
     text = write(my_task=TASK.format(imported="nets import Net"), nets="")
     (problem,) = problems_of(load_task_source, text)
