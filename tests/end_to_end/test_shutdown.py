@@ -121,6 +121,25 @@ def test_search_whose_folders_become_immutable_is_resumed_later(start):
     assert found.json["outcomes"] == {"completed": 1}
 
 
+@pytest.mark.parametrize("end", ["done", "killed"])
+def test_process_that_a_trial_leaves_ends_with_the_search(make_cli, short_folder, end):
+    cli = make_cli()
+    cli.env |= {"RAY_TMPDIR": str(short_folder)}
+    file = cli.folder / "left"
+    trials = "1" if end == "done" else "50"
+    process = cli.start(
+        "leaving.py:Leaving", "--no-preflight", "--trials", trials, "--set", f"marker={file}", "epochs=1"
+    )
+    wait_until(lambda: contains(file, "\n", times=3), process)
+    if end == "killed":
+        process.kill()
+        process.communicate()
+    else:
+        assert cli.finished(process).returncode == 0
+    wait_until(lambda: not any(map(is_running, map(int, file.read_text().split()))), seconds=30)
+    wait_until(lambda: not [*short_folder.iterdir()], seconds=30)
+
+
 @contextmanager
 def immutable(folder):
     """Refuse changes of the folders in `folder`, also to root. Files that exist can be written."""
