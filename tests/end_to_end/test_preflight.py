@@ -26,6 +26,22 @@ class HalfBuilt(Toy):
         super().build()
         self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=-1.0)}
 """
+RECURRENT = """
+import torch
+from toy import Toy
+
+
+class Recurrent(Toy):
+    def build(self):
+        super().build()
+        self.modules["lstm"] = torch.nn.LSTM(1, 1)
+        self.optimizers["lstm"] = torch.optim.SGD(self.modules["lstm"].parameters(), lr=0.1)
+
+    def loss(self, batch):
+        hidden, _ = self.modules["lstm"](batch[0][..., None])
+        answers = self.modules["model"](batch[0]) + hidden[:, -1]
+        return torch.nn.functional.mse_loss(answers.float(), batch[1]), len(batch[0])
+"""
 FOUND = "module-under-no-grad  model.0: no gradient in"
 
 
@@ -75,3 +91,20 @@ def test_search_trains_all_trials_once_the_task_is_corrected(cli):
     file.write_text(HALF_BUILT.replace("lr=-1.0", "lr=0.1"))
     resumed = cli.invoke("--resume", "half", "--json")
     assert json.loads(resumed.stdout)["outcomes"] == {"completed": 3}, resumed.stderr
+
+
+@pytest.mark.slow
+def test_precision_that_the_cpu_lacks_leaves_the_search(cli):
+    (cli.folder / "recurrent.py").write_text(RECURRENT)
+    cli.env |= {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # oneDNN then has no LSTM in bf16
+    search = ["recurrent.py:Recurrent", "--trials", "2", "--set", "epochs=1"]
+    line = "bf16 is left out of the search: its workers cannot run the task in it: RuntimeError: could not create a"
+    refused = cli.run(*search, "precision=bf16", "--name", "refused")
+    assert refused.returncode == 2, refused.stdout
+    assert "precision must be one in which the workers can run the task, but got bf16" in refused.stderr
+    assert not (cli.folder / "runs" / "refused").exists()
+    done = cli.run(*search, "--name", "narrowed")
+    assert done.returncode == 0, done.stderr
+    assert line in done.stderr
+    assert line in (cli.folder / "runs" / "narrowed" / "report.html").read_text(encoding="utf-8")
+    assert "failed" not in done.stdout
