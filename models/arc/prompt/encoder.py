@@ -38,11 +38,6 @@ class PromptEncoder(nn.Module):
         Returns:
             Prompts, float32 of shape (B, dim), each of mean about 0 and variance about 1.
         """
-        if text.is_floating_point() != (self.language is None):
-            raise ValueError(
-                "text must be token ids where the language model is trained, else vectors, but got "
-                f"{text.dtype}. Give what LanguageModel.tokenize or VectorCache.get_vectors returns."
-            )
         vectors = text if self.language is None else self.language(text)
         read = self.text(vectors.float())
         counted = self.features(features)

@@ -144,28 +144,11 @@ def load_language_model(
     """
     with _silence():
         if model is None:
-            _refuse_revision(revision, "the tiny model")
             return LanguageModel(_build_tiny(), None, TINY, TINY_REVISION, trainable, max_tokens)
 
-        folder = Path(model).expanduser()
-        if model and folder.is_dir():
-            _refuse_revision(revision, f"the folder {model!r}")
-            if not (folder / "config.json").is_file():
-                raise ValueError(
-                    f"model must be a folder with a config.json, but {str(folder)!r} has none. "
-                    "Point it at a model that save_pretrained wrote."
-                )
-            version = hash_folder(folder)
-            loaded, tokenizer = _load(str(folder), None, trainable)
-        elif HUB_ID.fullmatch(model):
-            version = _resolve_commit(model, revision)
-            loaded, tokenizer = _load(model, version, trainable)
-        else:
-            raise ValueError(
-                f"model must be a folder that exists or an id on the Hugging Face hub, but got {model!r}. "
-                "Correct the path."
-            )
-
+        is_folder = Path(model).is_dir()
+        version = hash_folder(Path(model)) if is_folder else _resolve_commit(model, revision)
+        loaded, tokenizer = _load(model, None if is_folder else version, trainable)
         longest = getattr(loaded.config.get_text_config(), "max_position_embeddings", max_tokens)
         return LanguageModel(loaded, tokenizer, model, version, trainable, min(max_tokens, longest))
 
@@ -235,13 +218,6 @@ def _resolve_commit(model: str, revision: str | None) -> str:
         ) from None
     # .../snapshots/COMMIT/config.json
     return Path(str(config)).parent.name
-
-
-def _refuse_revision(revision: str | None, what: str) -> None:
-    if revision is not None:
-        raise ValueError(
-            f"revision must name a version on the Hugging Face hub, but got {revision!r} for {what}. Leave it out."
-        )
 
 
 def _get_first_line(error: Exception) -> str:

@@ -134,5 +134,7 @@ def test_relative_paths_become_absolute_for_workers(tmp_path, monkeypatch):
     config = ArcConfig(data="puzzles", prompt={"model": "model", "cache": "not/yet/there"})
     assert (config.data, config.prompt.model) == (str(tmp_path / "puzzles"), str(tmp_path / "model"))
     assert config.prompt.cache == str(tmp_path / "not" / "yet" / "there")
+    both = {"prompt.model": "model", "prompt.revision": "v1"}
+    assert_told(both, "prompt.revision must be none where prompt.model is a folder, but got v1")
     assert ArcConfig(prompt={"model": "Qwen/Qwen2.5-1.5B"}).prompt.model == "Qwen/Qwen2.5-1.5B"
     assert ArcConfig.model_validate(config.model_dump(mode="json", round_trip=True)) == config

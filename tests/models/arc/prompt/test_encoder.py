@@ -76,15 +76,6 @@ def test_a_saved_encoder_gives_the_same_prompts(trained) -> None:
     assert names == {"text", "features", "mix", "norm"} | ({"language"} if trained else set())
 
 
-def test_texts_of_another_kind_are_refused() -> None:
-    made, vectors, features = encoder(trained=False)
-    with pytest.raises(ValueError, match=r"text must be token ids where .*, else vectors, but got torch\.int64"):
-        made(torch.zeros(3, 5, dtype=torch.long), features)
-    made, _, _ = encoder(trained=True)
-    with pytest.raises(ValueError, match=r"text must be token ids where .*, but got torch\.float32"):
-        made(vectors, features)
-
-
 @pytest.mark.parametrize("describe", [describe_rule, format_grids])
 def test_a_prompt_does_not_depend_on_the_answer(puzzles, tiny, describe) -> None:
     made = PromptEncoder(tiny.hidden).eval()
