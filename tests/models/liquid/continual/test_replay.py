@@ -1,5 +1,7 @@
 """The memory of earlier tasks: who gets in, who is drawn, and what is kept of the logits."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -112,10 +114,11 @@ def test_logits_are_kept_until_their_sample_goes() -> None:
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_a_loaded_state_goes_on_where_it_was(balanced: bool, through_a_file) -> None:
+def test_a_loaded_state_goes_on_where_it_was(balanced: bool, tmp_path: Path) -> None:
     memory, resumed = filled(12, [20, 20], balanced), Reservoir(12, balanced)
     memory.store(memory.list_missing().slots[:5], torch.randn(5, 3, generator=generator()))
-    resumed.load_state_dict(through_a_file(memory.state_dict()))
+    torch.save(memory.state_dict(), tmp_path / "state.pt")
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     ends = []
     for one in (memory, resumed):
         one.offer(2, 20, generator(8))
