@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -140,13 +140,13 @@ def _join_neighbors(prober: Prober, name: str, batches: Sequence[tuple[Any, Loss
     The samples of one micro-batch may be equally long, so that a wrong weight shows only between two.
     """
     for (batch, loss), (other, of_other) in zip(batches[::2], [*batches[1::2], (None, None)], strict=False):
-        try:
-            joined = join(_shorten(batch, ENOUGH // 2), _shorten(other, ENOUGH // 2))
-            assert loss == of_other
-            prober.compute(name, loss, joined)
-        except Exception:  # a task may refuse a larger micro-batch, in its own way
-            joined = _shorten(batch, ENOUGH)
-        yield joined, loss
+        chosen = _shorten(batch, ENOUGH)
+        if loss == of_other:
+            with suppress(Exception):  # a task may refuse a larger micro-batch, in its own way
+                joined = join(_shorten(batch, ENOUGH // 2), _shorten(other, ENOUGH // 2))
+                prober.compute(name, loss, joined)
+                chosen = joined
+        yield chosen, loss
 
 
 def _shorten(batch: Any, count: int) -> Any:

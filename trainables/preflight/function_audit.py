@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,9 @@ def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limi
             raise AuditEnded
 
     watcher = StepWatcher(end)
-    before, error, stack = get_utils(), None, ""
+    before, error, stack = None, None, ""
+    with suppress(RuntimeError):  # how Ray says that there is nothing yet outside of a worker
+        before = get_train_fn_utils()
     set_train_fn_utils(LocalTrainFnUtils("preflight"))
     try:
         with watcher.hooked():
@@ -94,14 +96,6 @@ def watch_steps(tell: Callable[[dict[str, Any]], object], device: str) -> Iterat
     finish(True)
 
 
-def get_utils() -> Any:
-    """Return the object behind `ray.train` in this process, or None outside of a worker."""
-    try:
-        return get_train_fn_utils()
-    except RuntimeError:  # how Ray says that there is nothing yet
-        return None
-
-
 class StepWatcher:
     """Sees the first steps of every optimizer.
 
@@ -118,15 +112,10 @@ class StepWatcher:
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """Record optimizer steps inside the context."""
-        handles = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
-        try:
+        with ExitStack() as hooks:
+            hooks.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            hooks.callback(register_optimizer_step_post_hook(self._after_step).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def find(self) -> list[Finding]:
         """Return the findings about the steps, and a note that names what they cannot show."""
