@@ -31,7 +31,7 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from searchlight.search.execution.watchdog import Watchdog
-from searchlight.search.experiment.audit_follower import follow_audit
+from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import find_unsupported_modes
 from searchlight.search.experiment.stop import RESERVE, StopRequest
@@ -97,10 +97,7 @@ def run_on_ray(
         files: The folder that the task's `prepare` filled.
     """
     config, worker, start = plan.config, cluster.worker, services.enter_context
-    # On the driver's node, which cannot be lost without the search.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    gang_resources = {name: amount * config.workers for name, amount in worker.items()}
-    registry = RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
+    registry = _start_registry({name: amount * config.workers for name, amount in worker.items()})
     exporter = start(ParquetCallback(config.local_path, progress.warn, config.path, study.get_trials()))
     capacity = start(resources.CapacityMonitor(config, config.trials, worker, registry, progress.say))
     watchdog = start(Watchdog(registry, _format_gang(config.workers, worker), progress.warn))
@@ -110,16 +107,7 @@ def run_on_ray(
     stoppers = build_stoppers(plan, worker, stop, progress.warn)
     observers = (tracker, progress, watchdog, exporter)
     audit = follow_audit(services, plan, study, registry, progress, stop)
-    limits = SearchLimits(
-        plan.trials,
-        config.keep_checkpoints,
-        config.max_failures,
-        stop.asked,
-        stop.search_over,
-        stoppers,
-        room=lambda: capacity.gangs,
-        passed_audit=lambda: audit is None or audit.passed,
-    )
+    limits = _build_limits(plan, stop, stoppers, capacity, audit)
     attempt = f"{time.time_ns():x}"
     searcher = StudySearcher(
         study,
@@ -139,6 +127,31 @@ def run_on_ray(
     if audit is not None:
         audit.record(study)
     return study.get_record(), tracker
+
+
+def _start_registry(gang_resources: Resources) -> Any:
+    """Start the registry of gangs on the driver's node, which cannot be lost without the search."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return RegistryActor.options(scheduling_strategy=here).remote(gang_resources)
+
+
+def _build_limits(
+    plan: SearchPlan,
+    stop: StopRequest,
+    stoppers: Stoppers,
+    capacity: resources.CapacityMonitor,
+    audit: AuditFollower | None,
+) -> SearchLimits:
+    return SearchLimits(
+        plan.trials,
+        plan.config.keep_checkpoints,
+        plan.config.max_failures,
+        stop.asked,
+        stop.search_over,
+        stoppers,
+        room=lambda: capacity.gangs,
+        passed_audit=lambda: audit is None or audit.passed,
+    )
 
 
 def _leave_out_precisions(plan: SearchPlan) -> SearchPlan:
