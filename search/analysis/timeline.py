@@ -112,7 +112,7 @@ class RunningTime:
     def pauses(self) -> list[tuple[float, float]]:
         """The pauses between drivers: the running time before each pause, and its duration, in seconds."""
         following = zip(self.periods, self.periods[1:], strict=False)
-        return [(self.at(end), start - end) for (_, end), (start, _) in following]
+        return [(self.at(end), max(0.0, start - end)) for (_, end), (start, _) in following]
 
 
 def running_time(record: SearchRecord) -> RunningTime:
@@ -127,7 +127,7 @@ def running_time(record: SearchRecord) -> RunningTime:
     periods = [(unrecorded[0], unrecorded[-1])] if unrecorded else []
     for (start, end), following in zip(record.drivers, [*starts[1:], inf], strict=False):
         last = max((sign for sign in signs if start <= sign < following), default=start)
-        periods.append((start, last if end is None else end))
+        periods.append((start, max(start, last if end is None else end)))  # the clock may have been set back
     return RunningTime(tuple(periods))
 
 

@@ -18,7 +18,7 @@ from searchlight.search.folder.retry import retry_while_unavailable
 from searchlight.search.space.fidelity import UNLIMITED, Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.study.trial import get_reports, intermediate_values, max_epochs
+from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, max_epochs
 from searchlight.trainables.filesystem.paths import StoragePath, get_outage_errors
 from searchlight.trainables.worker.messages import (
     Divergence,
@@ -94,6 +94,7 @@ class ReportHandler:
         self._is_complete = is_complete
         self._datasets = Datasets(study.get_trials())
         self._began: dict[int, float] = {}  # start of the trial's segment, in seconds since 1970
+        self._times: dict[int, float] = {}  # what `_get_time` returned last
         self._losses: dict[int, int] = {}  # lost gangs by trial, since its last progress
         self._has_returned_early = False  # told once
         self._released: dict[int, TrialRelease] = {}  # trials that their gangs have released
@@ -101,7 +102,7 @@ class ReportHandler:
     def record_segment_start(self, number: int) -> None:
         """Begin to measure the GPU time of a segment of trial `number`."""
         self.study.live.add(number)
-        self._began[number] = time.time()
+        self._began[number] = self._get_time(number)
         self._stoppers.record_segment_start(number)
 
     def handle(self, number: int, result: GangResult) -> None:
@@ -110,7 +111,7 @@ class ReportHandler:
         Raises:
             StoreError: The workers cannot write checkpoints.
         """
-        now = time.time()
+        now = self._get_time(number)
         for report in result.reports:
             if isinstance(report, TrialRelease):
                 self._released[number] = report
@@ -128,6 +129,12 @@ class ReportHandler:
                 self._record_report(number, report, result.gang, now)
         if result.reports[-1].done and number not in self._withheld:
             self.study.live.discard(number)
+
+    def _get_time(self, number: int) -> float:
+        """Return the present time, but none before the last one of trial `number`: the clock may have been set back."""
+        last = self._times.get(number) or get_end_time(self.study.get_trial(number))
+        self._times[number] = max(time.time(), last)
+        return self._times[number]
 
     def settle(self, is_over: bool = False) -> None:
         """End the trials that failed or diverged before the audit had ended.
@@ -155,7 +162,7 @@ class ReportHandler:
             self._stoppers.meter.cancel(number)
             del self._began[number]
         else:
-            self._record_segment(number, None, time.time())
+            self._record_segment(number, None, self._get_time(number))
         loss = escape_surrogates(loss)
         if release is None:
             self._losses[number] = self._losses.get(number, 0) + 1
@@ -271,7 +278,9 @@ class ReportHandler:
         """Record a segment that has ended, with its last `result`, or None if its gang was lost."""
         content: dict[str, Any] = {}
         if result is not None:
-            content = {"gang": result.gang} | ({} if result.taken is None else {"taken": result.taken})
+            content = {"gang": result.gang}
+            if result.taken is not None:  # by the clock of another machine
+                content["taken"] = min(max(result.taken, self._began[number]), now)
         for report in get_reports(self.study.get_trial(number)).values() if result is None else ():
             if "gang" in report and report["time"] >= self._began[number]:
                 content = {"gang": report["gang"]}

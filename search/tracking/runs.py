@@ -190,7 +190,8 @@ class Runs:
             self._client.set_tag(self.run_id, "stopped", event["stopped"][:LONGEST_TAG])
         elif "stopped" in self._client.get_run(self.run_id).data.tags:
             self._client.delete_tag(self.run_id, "stopped")  # set by an earlier driver
-        self._client.set_terminated(self.run_id, event["status"], event["time"])
+        start = self.parent.info.start_time if self.parent is not None else 0
+        self._client.set_terminated(self.run_id, event["status"], max(event["time"], start))
 
     def _log_search_params(self, over: bool) -> None:
         """Log the original options of the search as parameters, and options that a resume overrode as a tag.

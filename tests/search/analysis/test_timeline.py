@@ -92,6 +92,11 @@ def test_driver_without_an_end_ran_until_its_last_report(times, total):
     assert running_time(search(trials, drivers=drivers(*times))).total == total
 
 
+def test_clock_that_was_set_back_gives_no_negative_time():
+    clocked = running_time(search([], drivers=drivers((0, 10), (-3600, -3590), (-3580, -7200))))
+    assert (clocked.total, [length for _, length in clocked.pauses]) == (20, [0, 10])
+
+
 def test_killed_driver_ran_until_its_last_confirming_run():
     confirming = [trial(1, scores=[0.1], began=40.0)]
     record = replace(search([trial(0, scores=[0.1])], drivers=drivers((0, None))), confirming_runs=confirming)

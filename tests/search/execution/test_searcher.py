@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +16,14 @@ from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.changes import find_changes
 from searchlight.search.study.trial import get_outcome, get_reports, get_segments, gpu_seconds_used
-from searchlight.trainables.worker.messages import Divergence, EpochReport, TrialRelease
+from searchlight.trainables.worker.messages import (
+    Divergence,
+    EpochReport,
+    GangResult,
+    SegmentEnd,
+    TrialRelease,
+    to_json,
+)
 from tests.search.execution.searcher_harness import Config, end, hand_on, interrupt, lose, report
 from tests.search.objectives import VAL_LOSS
 
@@ -212,6 +220,26 @@ def test_function_that_returns_early_is_told_once(make_searcher, caplog):
     reasons = [trial.user_attrs["reason"] for trial in study.get_trials()]
     assert reasons == ["returned after 1 of 2 reports"] * 2 + [""]
     assert caplog.text.count("returned after 1 of 2 reports") == 1
+
+
+def test_no_duration_is_negative_if_the_clock_is_set_back(make_searcher, monkeypatch):
+    searcher, study, watching = make_searcher(trials=1, rungs=(2, 9))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    monkeypatch.setattr("time.time", lambda wall=time.time: wall() - 3600.0)
+    report(searcher, "t0", 2, 0.3, done=True)
+    searcher.suggest("t1")
+    hand_on(searcher, "t1", EpochReport(3, {"val/loss": 0.3}, "3.pt", {}))
+    result = GangResult("gang-1", [SegmentEnd("failed", "it was to")], taken=time.time())
+    searcher.on_trial_complete("t1", {"done": True, "reports": to_json(result)})
+    trial = study.get_trial(0)
+    start = trial.datetime_start.timestamp()
+    times = [segment[key] for segment in get_segments(trial) for key in ("began", "taken", "ended") if key in segment]
+    assert len(times) == 5
+    assert times == sorted(times)
+    reported = [each["time"] for each in get_reports(trial).values()]
+    assert start <= reported[0] <= times[1] <= times[2] <= reported[2] <= times[-1]
+    assert watching.ends[0] == times[-1] >= start
 
 
 def test_gpu_time_is_kept_unless_a_trial_found_no_room(make_searcher, tmp_path):

@@ -74,16 +74,16 @@ def test_search_is_a_parent_run_with_a_child_per_trial(tmp_path, monkeypatch):
 
 def test_runs_have_the_times_of_search_and_trials(tmp_path, left_by_a_driver):
     settings = config(tmp_path)
-    tracker = track(settings, search_id="abc", start_time=1e9)
+    tracker = track(settings, search_id="abc", start_time=4e9)
     tracker.trials.start(0, {"lr": 0.5})
-    tracker.trials.report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    tracker.trials.report(0, 1, {"val/score": 0.1}, 4e9 + 1)
     tracker.trials.end(0, "pruned", "not among the best")  # long after that
-    finish(tracker)
+    finish(tracker)  # by this clock, which was set back since then
     parent, trial = (runs_of(tracker)[name].info for name in ("parent", "0"))
-    assert (parent.start_time, trial.end_time) == (1e12, 1e12 + 1e3)
+    assert (parent.start_time, trial.end_time, parent.end_time) == (4e12, 4e12 + 1e3, 4e12)
     again = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
     finish(again)
-    assert runs_of(again)["1"].info.end_time == 1e12 + 2e3, "of its last report, as the study has it"
+    assert runs_of(again)["1"].info.end_time == 4e12 + 2e3, "of its last report, as the study has it"
 
 
 def test_confirming_run_is_a_tagged_child_without_a_best_value(tmp_path):
@@ -231,7 +231,7 @@ def left_by_a_driver():
     for number in range(3):
         trials.start(number, {"lr": 0.5})
         for epoch in (1, 2):
-            trials.report(number, epoch, {"val/score": number + epoch / 10}, 1e9 + epoch)
+            trials.report(number, epoch, {"val/score": number + epoch / 10}, 4e9 + epoch)
     trials.end(0, "completed")
     trials.end(1, "diverged")
     return trials
@@ -271,9 +271,9 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
         draw(settings, number)
     dead = track(settings, search_id="abc")  # it sent a part, and died
     dead.trials.start(0, {"lr": 0.5})
-    dead.trials.report(0, 1, {"val/score": 0.1}, 1e9 + 1)
+    dead.trials.report(0, 1, {"val/score": 0.1}, 4e9 + 1)
     dead.trials.start(2, {"lr": 0.5})
-    dead.trials.report(2, 1, {"val/score": 2.1}, 1e9 + 1)
+    dead.trials.report(2, 1, {"val/score": 2.1}, 4e9 + 1)
     dead.trials.tell(2, is_over=True)
     finish(dead, stopped="time budget")
     assert runs_of(dead)["parent"].data.tags["stopped"] == "time budget"
@@ -281,7 +281,7 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
     draw(settings, 2, epoch=3)
     tracker = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
     left_by_a_driver.observers = [tracker]
-    left_by_a_driver.report(2, 3, {"val/score": 2.3}, 1e9 + 3)
+    left_by_a_driver.report(2, 3, {"val/score": 2.3}, 4e9 + 3)
     left_by_a_driver.end(2, "completed")
     finish(tracker)
     assert tracker.run_id == dead.run_id
@@ -295,7 +295,7 @@ def test_resumed_search_sends_what_its_driver_had_not(tmp_path, left_by_a_driver
     assert (tags["outcome"], tags.get("reason"), tags["search_id"]) == ("completed", None, "abc")
     for number in range(3):
         epochs = (1, 2, 3) if number == 2 else (1, 2)
-        expected = [(int((1e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
+        expected = [(int((4e9 + epoch) * 1000), epoch, number + epoch / 10) for epoch in epochs]
         assert sent[str(number)] == expected, "each report once"
     again = track(settings, search_id="abc", earlier=left_by_a_driver.get_all())
     left_by_a_driver.observers = [again]
