@@ -190,7 +190,10 @@ class CheckpointManager:
         return epoch not in self._dropped[trial.number] and may_exist(path, in_bucket=True)
 
     def _delete(self, path: str) -> None:
-        self._deletions.submit(checkpoint.delete, parse_path(path))
+        """Delete a checkpoint in a trial's folder. Whoever may write the study could name any other path."""
+        place = parse_path(path)
+        if place.parent.parent == self._folder and place.name != "..":
+            self._deletions.submit(checkpoint.delete, place)
 
 
 def _try_link(source: StoragePath, target: StoragePath) -> bool:

@@ -143,8 +143,8 @@ def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
 def get_end_time(trial: FrozenTrial) -> float:
     """Return when `trial` last reported or held workers, in seconds since 1970.
 
-    A trial that waits at a rung may be pruned much later. A trial that did neither ends when it is refused. No trial ends
-    before it starts, also if the clock was set back.
+    A trial that waits at a rung may be pruned much later. A trial that did neither ends when it is refused. No trial
+    ends before it starts, also if the clock was set back.
     """
     reports = [report["time"] for report in get_reports(trial).values() if "time" in report]
     segments = [segment["ended"] for segment in get_segments(trial)]

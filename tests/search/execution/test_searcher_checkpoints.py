@@ -53,6 +53,20 @@ def test_best_and_last_two_checkpoints_are_kept_with_pictures(make_searcher):
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-2-a.pt", "epoch-2-a.pt.pictures"]
 
 
+def test_path_outside_of_the_trials_folders_is_not_deleted(make_searcher, tmp_path):
+    searcher, _, _ = make_searcher(trials=1, rungs=(9,))
+    folder, foreign = begin(searcher), tmp_path / "thesis" / "drafts"
+    foreign.mkdir(parents=True)
+    (foreign / "final.txt").write_text("years of work")
+    for epoch, path in enumerate([foreign, folder / "..", folder.parent / "1" / ".." / "..", foreign / ".."], start=1):
+        report(searcher, "t0", epoch, 1 / epoch, checkpoint=str(path))
+    for epoch in (5, 6, 7):
+        save(searcher, "t0", folder, epoch, 1 / epoch)
+    end(searcher, "t0", "completed", "")
+    assert (foreign / "final.txt").read_text() == "years of work"
+    assert [path.name for path in folder.iterdir()] == ["epoch-7-a.pt"]
+
+
 @pytest.mark.parametrize("outcome", ["failed", "completed", "interrupted"])
 def test_midway_checkpoint_is_deleted_when_its_trial_ends(make_searcher, outcome):
     searcher, _, _ = make_searcher(trials=1, rungs=(1,))
@@ -75,19 +89,19 @@ def test_segment_names_older_checkpoints_and_the_start(make_searcher, tmp_path):
     assert segment.checkpoints == [paths[3], paths[2], paths[0], None], "the second was dropped, the first is the best"
 
 
-def test_repeated_epoch_is_kept_and_not_told_again(make_searcher, tmp_path, caplog):
+def test_repeated_epoch_is_kept_and_not_told_again(make_searcher, caplog):
     searcher, study, watching = make_searcher(trials=1, rungs=(9,))
-    searcher.suggest("t0")
+    folder = begin(searcher)
     for epoch, loss in enumerate([0.3, 0.2], start=1):
-        save(searcher, "t0", tmp_path, epoch, loss)
+        save(searcher, "t0", folder, epoch, loss)
     lose(searcher, "t0")
     assert searcher.suggest("t1")["segment"].epoch == 2
     note = "epoch-2-a.pt is corrupt. The one before it is used."
-    again = save(searcher, "t1", tmp_path, 2, 0.2, "b", notes=[note])
-    save(searcher, "t1", tmp_path, 3, 0.1, "b")
+    again = save(searcher, "t1", folder, 2, 0.2, "b", notes=[note])
+    save(searcher, "t1", folder, 3, 0.1, "b")
     assert watching.find("reported") == [("reported", 0, n) for n in (1, 2, 3)]
     assert get_reports(study.get_trial(0))[2]["checkpoint"] == again
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
+    assert sorted(path.name for path in folder.glob("*.pt")) == ["epoch-2-b.pt", "epoch-3-b.pt"]
     assert f"trial 0: {note}" in caplog.text
 
 
@@ -103,18 +117,18 @@ def test_repeated_report_without_a_checkpoint_changes_nothing(make_searcher):
     assert watching.find("reported") == [("reported", 0, 1)]
 
 
-def test_reports_without_checkpoints_leave_the_last_two_others(make_searcher, tmp_path):
+def test_reports_without_checkpoints_leave_the_last_two_others(make_searcher):
     searcher, _, _ = make_searcher(trials=1, rungs=(9,))
-    searcher.suggest("t0")
+    folder = begin(searcher)
     for epoch, loss in enumerate([0.4, 0.1, 0.3, 0.2, 0.5, 0.6], start=1):
-        path = tmp_path / str(epoch)
+        path = folder / str(epoch)
         if epoch % 2:  # a directory, as functions report it
             path.mkdir()
             (path / "state").touch()
         report(searcher, "t0", epoch, loss, checkpoint=str(path) if epoch % 2 else None)
-    assert [epoch for epoch in range(1, 7) if (tmp_path / str(epoch)).exists()] == [3, 5]
+    assert [epoch for epoch in range(1, 7) if (folder / str(epoch)).exists()] == [3, 5]
     lose(searcher, "t0")
-    assert searcher.suggest("t1")["segment"].checkpoints == [str(tmp_path / "5"), str(tmp_path / "3"), None]
+    assert searcher.suggest("t1")["segment"].checkpoints == [str(folder / "5"), str(folder / "3"), None]
 
 
 @pytest.fixture
