@@ -8,8 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from searchlight.search.analysis.ranking import rank_trials
 from searchlight.search.reporting.html.axes import Axis, build_axes
-from searchlight.search.reporting.html.sections.param_importances import build
-from searchlight.search.reporting.html.sections.slice import build_slice, describe_best_range
+from searchlight.search.reporting.html.sections.param_importances import build, build_slice, describe_best_range
 from tests.search.reporting.html.page_studies import search, trial
 
 SPACE = {
