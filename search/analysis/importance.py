@@ -142,13 +142,13 @@ def _build_columns(trials: Sequence[FrozenTrial], draw: np.random.Generator) -> 
         order = list(dict.fromkeys(known)) if _is_categorical(name, trials) else sorted(set(known))
         if len(order) < 2:
             continue
-        places = [order.index(trial.params.get(name, known[draw.integers(len(known))])) for trial in trials]
+        codes = [order.index(trial.params.get(name, known[draw.integers(len(known))])) for trial in trials]
         if _is_categorical(name, trials):
-            found = [[int(place == choice) for place in places] for choice in range(len(order))]
+            new_columns = [[int(code == choice) for code in codes] for choice in range(len(order))]
         else:
-            found = [places]
-        columns += found
-        owner += [len(names)] * len(found)
+            new_columns = [codes]
+        columns += new_columns
+        owner += [len(names)] * len(new_columns)
         names.append(name)
     return names, np.array(columns, dtype=np.float32).T.copy(), np.array(owner)
 

@@ -182,9 +182,9 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
     is_lasting = config.local_path == location and Path(task).is_absolute()
     write_search_yaml(plan, config.task if is_lasting else task)
     study.commit()
-    searched = study.get_searched_trials()
-    ended, runs = sum(trial.state.is_finished() for trial in searched), len(trials) - len(searched)
-    line = f"search {config.name} continues: {ended} trials have ended, {len(searched) - ended} have not"
+    search_trials = study.get_searched_trials()
+    ended, runs = sum(trial.state.is_finished() for trial in search_trials), len(trials) - len(search_trials)
+    line = f"search {config.name} continues: {ended} trials have ended, {len(search_trials) - ended} have not"
     notes.append(f"{line}, {pluralize(runs, 'confirming run')} as well" if runs else line)
     return plan, OpenStudy(study, store, tuple(notes))
 
@@ -229,10 +229,10 @@ def _list_precisions(metadata: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _resolve_space(metadata: Mapping[str, Any], current: Space) -> tuple[Space, list[str]]:
-    searched = {name: json_to_distribution(text) for name, text in metadata["searched"].items()}
-    space = restore_space(current.config_class, searched, metadata["fixed"])
+    distributions = {name: json_to_distribution(text) for name, text in metadata["searched"].items()}
+    space = restore_space(current.config_class, distributions, metadata["fixed"])
     kept, declared = _describe_parameters(space), _describe_parameters(current)
-    known = searched.keys() | metadata["fixed"].keys()
+    known = distributions.keys() | metadata["fixed"].keys()
     notes = []
     for name in sorted(known | kept.keys()):
         if name not in kept:
