@@ -31,7 +31,7 @@ from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
-from searchlight.search.storage.study_store import find_store, open_store
+from searchlight.search.storage.study_store import find_store, open_store, read_search_yaml_value
 from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.study import SearchStudy, create_study
 from searchlight.search.task_source import load_task_source, locate_file, strip_sent_folder
@@ -194,6 +194,8 @@ def _restore_plan(
 ) -> tuple[SearchPlan, list[str]]:
     """Return the plan of a search that is resumed, and a line for each parameter that its task declares otherwise."""
     config = build_resume_config(metadata, location, given)
+    if given.get("study"):
+        _check_task(location, metadata["config"]["task"], config)
     check_tracking(config, tracking_environment(metadata))
     source = load_task_source(config.task)
     declared = build_space(config, source)
@@ -218,6 +220,25 @@ def _describe_copy(task: str, config: SearchConfig) -> list[str]:
     if former.parent.parts[-2:] == (config.name, CODE) or Path(config.task).parent != code.resolve():
         return []  # the search itself made the file, or the present file is used
     return [f"there is no {locate_file(former)}: the search uses its copy in {config.path / CODE}"]
+
+
+def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
+    """Check that a study in a database names the task of the search's folder, since its code will run.
+
+    Other users may write to a database.
+
+    Raises:
+        UsageError: It names another one.
+    """
+    if not (location / "search.yaml").exists():
+        return
+    expected = read_search_yaml_value(location, "task")
+    is_copy = Path(config.task.rpartition(":")[0]).parent == config.local_path / CODE
+    if expected not in ("", task, strip_sent_folder(task), config.task) and not is_copy:
+        raise UsageError(
+            f"the study of {location.name} must have the task of {location / 'search.yaml'}, {expected}, but has "
+            f"{task}. Another user may have changed the study. If its task is right, write it into the file."
+        )
 
 
 def _list_precisions(metadata: Mapping[str, Any]) -> Sequence[Any]:

@@ -97,7 +97,17 @@ def read_study_url(place: StoragePath) -> str:
     with journal.usage_errors():
         if journal.exists() or not path.exists():
             return ""
+    return read_search_yaml_value(place, "study")
+
+
+def read_search_yaml_value(place: StoragePath, key: str) -> str:
+    """Return the value of `key` in search.yaml of the search at `place` as text, or "" if it has none.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    path = place / "search.yaml"
     try:
-        return str(yaml.safe_load(path.read_text(encoding="utf-8")).get("study", ""))
+        return str(yaml.safe_load(path.read_text(encoding="utf-8")).get(key, ""))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
         raise UsageError(f"{path} must say where the study is, but cannot be read: {format_reason(error)}.") from error

@@ -54,6 +54,27 @@ def test_search_whose_database_dies_resumes_as_if_it_had_not(begun, monkeypatch,
     check_deaths(monkeypatch, begun, kill_at, resume, step=17)
 
 
+def test_task_that_another_user_wrote_into_the_database_does_not_run(begun, tmp_path):
+    planned, held = begun("first")
+    folder = planned.config.local_path
+    (tmp_path / "evil.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    metadata = held.study.metadata
+    changed = {**metadata, "config": {**metadata["config"], "task": f"{tmp_path}/evil.py:Toy"}}
+    held.study.save_metadata(changed)
+    held.store.close()
+    for _ in range(2):  # the refusal frees the lock
+        with pytest.raises(
+            UsageError, match=rf"^the study of one must have the task of {folder}/search\.yaml, .*toy\.py"
+        ):
+            open_search(folder, {})
+    assert not (tmp_path / "ran").exists()
+    text = (folder / "search.yaml").read_text()
+    (folder / "search.yaml").write_text(text.replace(f"{TASKS / 'toy.py'}:Toy", f"{tmp_path}/evil.py:Toy"))
+    with pytest.raises(UsageError, match=r"evil\.py must define 'Toy'"):
+        open_search(folder, {})
+    assert (tmp_path / "ran").exists(), "the owner of the folder has allowed it"
+
+
 def test_search_at_another_url_is_found_and_remembered(begun, tmp_path):
     planned, held = begun("first")
     folder = planned.config.local_path
