@@ -66,7 +66,9 @@ class ContinualStrategy:
     ) -> None:
         self.network, self.stream = network, stream
         self.balanced, self.with_logits = balanced, with_logits
-        self.parameters = dict(network.named_parameters())
+        self.parameters = {
+            name: parameter for name, parameter in network.named_parameters() if not name.endswith(".log_rates")
+        }
         self.hold: EWC | SI | None = None
         if method == "ewc":
             self.hold = EWC(self.parameters, strength, decay)

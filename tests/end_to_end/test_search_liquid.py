@@ -10,7 +10,7 @@ from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
 pytestmark = pytest.mark.slow  # a whole search, of what tests without Ray show in parts
 
 SMALL = "epochs=10 samples=16 test_samples=4 length=32 batch_size=8 accumulation=1 width=16 units=16 replay.size=20"
-PLASTIC = "plasticity.rule=pair consolidation.method=none cell=liquid"
+PLASTIC = "plasticity.rule=homeostatic plasticity.meta=true consolidation.method=none cell=liquid"
 
 
 @pytest.fixture(scope="module")

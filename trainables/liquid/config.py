@@ -1,6 +1,6 @@
 """The parameters of the task `liquid` and their search space."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -43,13 +43,20 @@ class SpikingConfig(ConfigPart):
 class PlasticityConfig(ConfigPart):
     """Parameters of synapses that follow a local rule, in addition to those that follow the gradient."""
 
-    _gone: ClassVar = {"stiffness": 0, "meta": False, "target_rate": ..., "homeostasis": ..., "meta_lr": ...}
-
-    rule: Literal["none", "pair"] = Field(
-        "none", description="rule of plastic synapses: pair STDP; none: no plastic synapses"
+    rule: Literal["none", "pair", "triplet", "homeostatic", "bcm"] = Field(
+        "none", description="rule of plastic synapses; none: no plastic synapses"
     )
     rate: PositiveFloat = Field(1.0, description="factor of the rule's change in each update")
     tau: PositiveFloat = Field(20.0, description="time constant of the traces of spikes, in steps")
+    target_rate: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="spikes per step that the homeostatic rule and BCM aim at"
+    )
+    homeostasis: NonNegativeFloat = Field(
+        0.2, description="rule homeostatic: inhibition that an update adds for each spike per step above target_rate"
+    )
+    stiffness: NonNegativeFloat = Field(0.0, description="resistance of strong synapses to depression; 0: none")
+    meta: bool = Field(False, description="learn the rates of the rule from its effect on the loss")
+    meta_lr: PositiveFloat = Field(0.01, description="learning rate of these rates")
 
 
 class ContinualConfig(ConfigPart):

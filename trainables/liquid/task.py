@@ -18,7 +18,7 @@ from searchlight.models.data import SOURCES, Samples
 from searchlight.models.liquid.continual import Matrix, draw_matrix
 from searchlight.models.liquid.losses import compute_losses, compute_score, measure_errors
 from searchlight.models.liquid.network import LiquidNetwork
-from searchlight.models.liquid.plasticity import PlasticSynapses
+from searchlight.models.liquid.plasticity import RULES, PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
 from searchlight.models.liquid.strategy import ContinualStrategy, ReplayBatch
 from searchlight.models.liquid.task_stream import Stream, build_stream
@@ -79,7 +79,7 @@ class LiquidTask(Task[LiquidConfig]):
             data.write_corpus(folder)
         if config.plasticity.rule != "none":
             logger.warning(
-                "plasticity.rule=%s: it has not been shown to score higher than plastic synapses that never change.",
+                "plasticity.rule=%s: no rule has been shown to score higher than plastic synapses that never change.",
                 config.plasticity.rule,
             )
 
@@ -122,12 +122,15 @@ class LiquidTask(Task[LiquidConfig]):
         self.trained_on = self._create_trained_mask()
 
     def _create_optimizers(self) -> None:
-        config, parameters = self.config, list(self.network.parameters())
-        matrices = [parameter for parameter in parameters if parameter.dim() > 1]
-        others = [parameter for parameter in parameters if parameter.dim() < 2]
+        config, named = self.config, dict(self.network.named_parameters())
+        rates = [parameter for name, parameter in named.items() if name.endswith(".log_rates")]
+        matrices = [parameter for parameter in named.values() if parameter.dim() > 1]
+        others = [p for name, p in named.items() if p.dim() < 2 and not name.endswith(".log_rates")]
         groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=config.lr, fused=True)
         self.optimizers = {"network": optimizer}
+        if rates:
+            self.optimizers["rates"] = torch.optim.Adam(rates, lr=config.plasticity.meta_lr)
         updates = sum(
             math.ceil(self.context.micro_batches(self._count_samples(epoch), config.batch_size) / config.accumulation)
             for epoch in range(config.epochs)
@@ -187,7 +190,7 @@ class LiquidTask(Task[LiquidConfig]):
         return loss, float(len(each) * (1 if self.stream.kind == "labels" else self.stream.length))
 
     def after_update(self, report: UpdateReport) -> None:
-        """Change plastic synapses if the update was applied. Discard what they have seen otherwise."""
+        """Apply the local rules to their synapses if the update was applied. Discard their changes otherwise."""
         applied = report.outcome == "applied"
         self.past.finish_step(applied)
         for layer, synapses in enumerate(self.network.list_synapses()):
@@ -202,8 +205,8 @@ class LiquidTask(Task[LiquidConfig]):
                 self.saturated.add(layer)
                 if not self.context.rank:
                     logger.warning(
-                        "%.0f %% of the plastic weights of layer %d are at a bound, where the rule hardly moves them. "
-                        "Lower plasticity.rate.",
+                        "%.0f %% of the plastic weights of layer %d are at a bound, where a rule hardly moves them. "
+                        "Lower plasticity.rate, or use another plasticity.rule.",
                         100 * figures["bound"],
                         layer,
                     )
@@ -289,7 +292,23 @@ class LiquidTask(Task[LiquidConfig]):
         )
 
     def _create_synapses(self, pre: int, post: int) -> PlasticSynapses:
-        return PlasticSynapses(pre, post, **self.config.plasticity.model_dump(exclude={"rule"}))
+        plasticity = self.config.plasticity
+        pairs, target = {"tau_plus": plasticity.tau, "tau_minus": plasticity.tau}, {"target": plasticity.target_rate}
+        constants = {
+            "pair": pairs,
+            "triplet": pairs,
+            "homeostatic": pairs | target | {"strength": plasticity.homeostasis},
+            "bcm": {"tau": plasticity.tau} | target,
+        }
+        return PlasticSynapses(
+            pre,
+            post,
+            RULES[plasticity.rule](**constants[plasticity.rule]),
+            rate=plasticity.rate,
+            softness=float(plasticity.rule != "bcm"),  # BCM's threshold would converge to another rate
+            stiffness=plasticity.stiffness,
+            learn_rates=plasticity.meta,
+        )
 
     def _get_task_index(self, epoch: int) -> int:
         """Return the index of the task that is learned in `epoch`. Tasks get equally many epochs, or one more."""

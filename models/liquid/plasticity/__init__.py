@@ -1,6 +1,7 @@
-"""Synapses whose weights follow the spikes on both sides instead of a gradient."""
+"""Local plasticity rules, and synapses whose weights follow them instead of a gradient."""
 
-from searchlight.models.liquid.plasticity.stdp import compute_traces, sum_pairs
+from searchlight.models.liquid.plasticity.rules import BCM, RULES, Homeostatic, Pair, Rule, Sums, Triplet
 from searchlight.models.liquid.plasticity.synapses import PlasticSynapses
+from searchlight.models.liquid.plasticity.traces import compute_traces
 
-__all__ = ["PlasticSynapses", "compute_traces", "sum_pairs"]
+__all__ = ["BCM", "RULES", "Homeostatic", "Pair", "PlasticSynapses", "Rule", "Sums", "Triplet", "compute_traces"]

@@ -7,7 +7,7 @@ import torch
 from searchlight.models.data import Domain, Kind, Samples, Source
 from searchlight.models.liquid.continual import Scenario
 from searchlight.models.liquid.network import LiquidNetwork
-from searchlight.models.liquid.plasticity import PlasticSynapses
+from searchlight.models.liquid.plasticity import Pair, PlasticSynapses
 from searchlight.models.liquid.spiking import LIF
 from searchlight.models.liquid.task_stream import Stream, build_stream
 
@@ -17,7 +17,7 @@ def network(features: int = 3, outputs: int = 4, answers: Any = "step", **option
     sizes = {"width": 8, "layers": 2, "units": 8, "spikes": 6, "cell": "cfc"}
     parts: dict[str, Any] = {
         "neurons": lambda count: LIF(count, threshold=0.2),
-        "synapses": lambda pre, post: PlasticSynapses(pre, post, rate=10.0),
+        "synapses": lambda pre, post: PlasticSynapses(pre, post, Pair(), rate=10.0),
     }
     return LiquidNetwork(features, outputs, answers, **{**sizes, **parts, **options})
 

@@ -107,11 +107,11 @@ def test_plastic_synapses_observe_training_steps_alone() -> None:
         net(x)
     net.eval()
     net(x)
-    assert [synapses.get_pending()[-1].item() for synapses in net.list_synapses()] == [0, 0]
+    assert [synapses.get_pending()[-1][0].item() for synapses in net.list_synapses()] == [0, 0]
     net.train()
     net(x)
     net(x[:2])
-    assert [synapses.get_pending()[-1].item() for synapses in net.list_synapses()] == [5 * STEPS] * 2
+    assert [synapses.get_pending()[-1][0].item() for synapses in net.list_synapses()] == [5, 5]
 
 
 def test_membranes_of_both_layers_decay_with_time() -> None:

@@ -14,7 +14,7 @@ from tests.trainables.liquid.small_liquid import config_of
 from tests.trainables.toy_models import identical, timeless
 from tests.trainables.two_ranks import RANKS
 
-HELD = {"consolidation": {"method": "ewc", "ewc_strength": 100.0}, "plasticity": {"rule": "pair"}}
+HELD = {"consolidation": {"method": "ewc", "ewc_strength": 100.0}, "plasticity": {"rule": "homeostatic", "meta": True}}
 STREAM: dict[str, Any] = {"data": "series", "continual": {"tasks": 2}, "epochs": 2, "lr": 1e-3, **HELD}
 
 

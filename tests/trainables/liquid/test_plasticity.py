@@ -43,15 +43,18 @@ def test_synapses_follow_applied_updates_alone(first, precision, accumulation): 
     for synapses, start in zip(task.network.list_synapses(), before, strict=True):
         weight = synapses.weight
         assert not torch.equal(weight, start)
-        assert ((weight >= 0) & (weight <= 1)).all()
+        assert ((weight >= 0) & (weight <= synapses.w_max)).all()
         assert (weight.dtype, weight.requires_grad, weight.grad_fn) == (torch.float32, False, None)
     assert not has_pending(task)
 
 
-def test_synapses_move_alike_however_a_window_is_cut():  # C99
+@pytest.mark.parametrize(
+    ("rule", "meta"), [("pair", False), ("pair", True), ("triplet", True), ("homeostatic", True), ("bcm", True)]
+)
+def test_synapses_move_alike_however_a_window_is_cut(rule, meta):  # C99
     found = []
     for size in (8, 3, 1):
-        task = liquid(plasticity={"rule": "pair"}, max_grad_norm=None)
+        task = liquid(plasticity={"rule": rule, "meta": meta}, max_grad_norm=None)
         TrialTrainer(task)
         batch = next(iter(task.train_batches(0)))
         cuts = [slice(start, start + size) for start in range(0, 8, size)]
@@ -74,9 +77,17 @@ def test_evaluation_and_consolidation_move_no_synapse(precision):  # C99
     assert not has_pending(task)
 
 
-def test_change_of_plastic_weights_is_reported():
-    report = TrialTrainer(liquid(plasticity={"rule": "pair"}, continual={"tasks": 1}, epochs=2)).run_epoch()
-    for name in ("change", "capped", "weight", "bound", "firing"):
+@pytest.mark.parametrize("rule", ["pair", "bcm"])
+def test_learned_rates_change_and_their_rule_is_reported(rule):
+    task = liquid(plasticity={"rule": rule, "meta": True}, continual={"tasks": 1}, epochs=2)
+    training = TrialTrainer(task)
+    (start,) = [synapses.log_rates for synapses in task.network.list_synapses()]
+    assert not start.any()
+    report = training.run_epoch()
+    assert start.all()
+    assert set(task.optimizers) == {"network", "rates"}
+    assert len(task.schedulers) == 1
+    for name in ("change", "capped", "weight", "bound", "rate_potentiation", "rate_depression"):
         assert f"train/plasticity_0_{name}" in report
     assert 0 < report["train/plasticity_0_change"] <= 0.1 + 1e-6
     assert 0 < report["train/plasticity_0_weight"] < 1
@@ -93,11 +104,11 @@ def test_weights_at_a_bound_are_warned_about_once(level, warned, caplog):
     assert not warned or lines[0].startswith("100 % of the plastic weights of layer 0 are at a bound")
 
 
-@pytest.mark.parametrize(("rule", "lines"), [("none", 0), ("pair", 1)])
+@pytest.mark.parametrize(("rule", "lines"), [("none", 0), ("homeostatic", 1)])
 def test_search_with_a_rule_says_that_no_benefit_is_shown(rule, lines, tmp_path, caplog):
     LiquidTask.prepare(config_of(plasticity={"rule": rule}), tmp_path)
     assert [record.getMessage() for record in caplog.records] == lines * [
-        f"plasticity.rule={rule}: it has not been shown to score higher than plastic synapses that never change."
+        f"plasticity.rule={rule}: no rule has been shown to score higher than plastic synapses that never change."
     ]
 
 

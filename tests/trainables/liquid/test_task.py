@@ -66,7 +66,7 @@ def test_replay_forgets_less_than_naive_training():
 def test_each_cell_trains_with_every_part_switched_on(cell, data):
     """The first update would fail if a parameter had no gradient."""
     parts: dict[str, Any] = {
-        "plasticity": {"rule": "pair"},
+        "plasticity": {"rule": "triplet", "meta": True, "stiffness": 1.0},
         "consolidation": {"method": "ewc"},
         "replay": {"logits_weight": 0.5},
         "spiking": {"learn_threshold": True, "rate_weight": 1.0},
@@ -177,11 +177,11 @@ def test_evaluation_that_is_not_finite_is_told(data, task_of):  # C105
 COMMON: dict[str, Any] = {"continual": {"tasks": 2}, "epochs": 4, "accumulation": 2, "dropout": 0.2}
 STREAM: dict[str, Any] = {**COMMON, "consolidation": {"method": "ewc"}, "replay": {"logits_weight": 0.5}}
 KEPT_UP: dict[str, dict[str, Any]] = {
-    "ewc": {**STREAM, "plasticity": {"rule": "pair"}, "precision": "fp16", "ema_decay": 0.9},
+    "ewc": {**STREAM, "plasticity": {"rule": "homeostatic", "meta": True}, "precision": "fp16", "ema_decay": 0.9},
     "si": {
         **COMMON,
         "consolidation": {"method": "si"},
-        "plasticity": {"rule": "pair"},
+        "plasticity": {"rule": "bcm", "meta": True, "stiffness": 1.0},
         "replay": {"logits_weight": 0.5, "balanced": False},
         "layers": 2,
     },
@@ -230,7 +230,7 @@ class Answering(LiquidTask):
     [("digits", (2, 10), "fp16"), ("text", (2, 8, 256), "bf16"), ("series", (2, 8, 1), "fp32")],
 )
 def test_saved_model_answers_as_the_trial_did(tmp_path, task_of, data, shape, precision):
-    parts: dict[str, Any] = {"ema_decay": 0.9, "plasticity": {"rule": "pair"}}
+    parts: dict[str, Any] = {"ema_decay": 0.9, "plasticity": {"rule": "pair", "meta": True}}
     training = TrialTrainer(task_of(Answering, data=data, precision=precision, **parts))
     training.run_epoch()
     training.save(tmp_path / "epoch-1.pt")
