@@ -116,6 +116,7 @@ class GangRunner:
         self._policy = FailurePolicy(settings.max_failures)
         self._next_poll_s = GangStatus.next_poll_s  # the latency of noticing the end of the search, or a stall
         self._over = ""
+        self._are_killed = False  # the present workers, which do not answer
 
     def start(self, actor: Any, node: str) -> None:
         """Register the gang, whose `actor` is on `node`, and start its workers."""
@@ -201,6 +202,12 @@ class GangRunner:
         if self._stall_limit_s is None and not worker.objective:  # reports of a function may be far apart
             self._stall_limit_s = status.stall_limit_s
         if self._stall_limit_s is not None and status.stalled_s > self._stall_limit_s:
+            if status.silent_s > self._stall_limit_s / 2:  # two heartbeats at least are missing: it is not the task
+                if not self._are_killed:
+                    self._are_killed = True
+                    self._notes.append(f"its workers are ended: one has not answered for {status.silent_s:.0f} s")
+                    self._registry.call(Registry.kill_workers)
+                return None
             stacks = self._registry.call(Registry.end_workers)  # nothing else would free them
             reason = f"stalled: no progress for {self._stall_limit_s:g} s"
             if worker.stall_timeout is None:
@@ -220,6 +227,7 @@ class GangRunner:
             RuntimeError: The workers do not start.
         """
         run = self._create_run_name()
+        self._are_killed = False
         ended = self._registry.call(Registry.restart, run)
         self._begun |= ended.reached == "begun"
         decision = self._policy.decide(self._workers.failure, ended.reached, ended.expected, ended.leaving)

@@ -118,14 +118,18 @@ class Registry:
         self._request_migrations()
         return True
 
+    async def kill_workers(self, gang: str) -> None:
+        """Kill the workers of `gang`, so that others continue the segment."""
+        for worker in self._gangs[gang].workers:
+            ray.kill(worker)
+
     async def end_workers(self, gang: str) -> dict[int, str]:
         """Kill the workers of `gang`, whose segment ends without a report. Return the stack of each rank."""
         entry = self._gangs[gang]
         stacks = entry.mailbox.get_stacks()
         await entry.mailbox.mark_ending("the trial before stalled")
         await entry.mailbox.drop()
-        for worker in entry.workers:
-            ray.kill(worker)
+        await self.kill_workers(gang)
         return stacks
 
     async def end_gang(self, gang: str, why: str) -> None:
@@ -156,7 +160,8 @@ class Registry:
         surplus = waiting_s > SURPLUS_S and self._is_surplus(gang)
         limit = max(STALL_S, STALL_EPOCHS * self._longest_epoch_s) if self._longest_epoch_s else None
         is_up = entry.group is not None
-        return GangStatus(self._stopping, is_up, surplus, waiting_s, stalled_s, limit, self._poll_interval_s)
+        silent_s = entry.mailbox.get_silence_s()
+        return GangStatus(self._stopping, is_up, surplus, waiting_s, stalled_s, silent_s, limit, self._poll_interval_s)
 
     async def set_capacity(self, gangs: int) -> None:
         """Set the number of gangs that fit into the cluster, or that it may grow to."""

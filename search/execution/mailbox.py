@@ -27,6 +27,7 @@ class Mailbox:
         self._reports: asyncio.Queue[Delivery] = asyncio.Queue()
         self._progress: dict[int, int] = {}
         self._stacks: dict[int, str] = {}
+        self._heard_at: dict[int, float] = {}  # the last heartbeat of each rank of the present workers
         self._moved_at = time.monotonic()
         self._reported_at = time.monotonic()
         self.longest_epoch_s = 0.0
@@ -50,6 +51,7 @@ class Mailbox:
         reached: Reached = "begun" if self._taken == self._turn else "assigned"
         ending, self._ending = self._ending, ""
         self._era += 1
+        self._heard_at.clear()
         done = self._segment is None
         await self._start_turn(self._segment)
         return "nothing" if done else reached, ending
@@ -103,6 +105,7 @@ class Mailbox:
 
     def record_heartbeat(self, turn: int, rank: int, progress: int, stack: str) -> None:
         """Record the progress of a rank, and the stack of its training thread."""
+        self._heard_at[rank] = time.monotonic()
         if turn == self._turn:
             if self._progress.get(rank) != progress:
                 self._moved_at = time.monotonic()
@@ -122,6 +125,10 @@ class Mailbox:
         """Return the seconds for which no worker has taken the segment, and those without any progress."""
         still = time.monotonic() - self._moved_at if self._segment is not None else 0.0
         return (0.0, still) if self.is_started else (still, 0.0)
+
+    def get_silence_s(self) -> float:
+        """Return for how many seconds the quietest rank has sent no heartbeat, of those that have sent one."""
+        return time.monotonic() - min(self._heard_at.values(), default=time.monotonic())
 
     def get_stacks(self) -> dict[int, str]:
         """Return the stack of each rank at its last heartbeat."""

@@ -1,6 +1,7 @@
 """What goes wrong in a trial, caused for real: it ends with its reason, and the others go on."""
 
 import importlib
+import re
 
 import pytest
 
@@ -24,6 +25,23 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
     assert ended["hang"][1].startswith("stalled: no progress for 10 s, at faulty.py, line ")
     assert ended["hang"][1].endswith("in _fail")
     assert ended["memory"][1].startswith("out of memory: ")
+
+
+@pytest.mark.slow
+def test_trial_of_a_stopped_worker_continues_in_a_new_one(make_cli):
+    cli = make_cli()
+    options = ["--trials", "1", "--stall-timeout", "10s", "--name", "stopped", "--json"]
+    process = cli.start("toy.py:Toy", *options, "--set", "epochs=3", "pause_s=0.5")
+    wait_until(lambda: contains(cli.folder / "runs" / "stopped" / "study.journal", "report/1"), process)
+    (worker,) = find_actors(process, "RayTrainWorker")
+    worker.suspend()
+    found = FinishedSearch(cli, cli.finished(process), "stopped")
+    told = found.done.stderr
+    assert found.json["outcomes"] == {"completed": 1}, told
+    assert "trial 0: its workers are ended: one has not answered for " in told
+    assert re.search(r"trial 0: lost its workers \(.*\), and continues from its last checkpoint", told)
+    assert found.epochs() == {0: [1, 2, 3]}
+    assert not worker.is_running()
 
 
 BUSY_GANG = "ResourceTrainable.train"  # what Tune makes of the class, while it waits for a report

@@ -211,6 +211,7 @@ class GangStatus:
         surplus: Whether the gang waits for room that the cluster will not have.
         waiting_s: For how many seconds no worker has taken the segment.
         stalled_s: For how many seconds no worker has made progress with it.
+        silent_s: For how many seconds a worker has sent no heartbeat: it is stopped, or its machine does not answer.
         stall_limit_s: After how many of them it is stalled by default; None before the first epoch has ended.
         next_poll_s: After how many seconds the gang is to ask again.
     """
@@ -220,6 +221,7 @@ class GangStatus:
     surplus: bool
     waiting_s: float
     stalled_s: float
+    silent_s: float = 0.0
     stall_limit_s: float | None = None
     next_poll_s: float = 1.0
 

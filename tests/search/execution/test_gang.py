@@ -157,6 +157,24 @@ def test_stalled_trial_fails_with_the_stacks_of_its_workers():
     assert gang.registry.doing == "trial 0, from epoch 0 (stalled once it makes none for 0:30)"
 
 
+@pytest.mark.parametrize(("silent_s", "is_killed"), [(14.0, False), (16.0, True)])
+def test_trial_whose_workers_are_silent_continues_in_new_ones(silent_s, is_killed):
+    gang = FakeGang(stall_timeout=30.0)
+    gang.registry.status.update(stalled_s=31.0, silent_s=silent_s)
+    gang.after(20, lambda: (gang.lose(), gang.registry.status.update(stalled_s=0.0, silent_s=0.0)))
+    gang.after(10, gang.registry.put, report(1))
+    (first,) = gang.wait()
+    assert gang.registry.calls.count("kill_workers") == is_killed, "they are killed once"
+    assert ("end_workers" in gang.registry.calls) != is_killed
+    if is_killed:
+        killed, lost = first.notes
+        assert killed == "its workers are ended: one has not answered for 16 s"
+        assert lost.startswith("lost its workers (")
+        assert (first.epoch, len(gang.started)) == (1, 2)
+    else:
+        assert first.outcome == "failed"
+
+
 def test_stall_limit_of_a_task_follows_from_its_epochs():
     gang, function = FakeGang(), FakeGang(objective="loss")
     for found in (gang, function):

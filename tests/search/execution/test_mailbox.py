@@ -126,3 +126,17 @@ async def test_idle_time_ends_with_progress_of_a_rank(monkeypatch):
     mailbox.record_heartbeat(turn - 1, 1, 9, "of a lost worker")
     assert mailbox.get_idle_s() == (0.0, 5.0)
     assert mailbox.get_stacks() == {0: "in train_batches"}
+
+
+@asynchronous
+async def test_silence_is_that_of_the_quietest_rank(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    mailbox = Mailbox()
+    assert mailbox.get_silence_s() == 0.0
+    for rank, now in ((0, 1.0), (1, 2.0), (1, 5.0)):
+        clock[0] = now
+        mailbox.record_heartbeat(0, rank, 1, "in loss")
+    assert mailbox.get_silence_s() == 4.0
+    await mailbox.restart()
+    assert mailbox.get_silence_s() == 0.0, "the ranks are other processes"
