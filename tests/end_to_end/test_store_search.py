@@ -63,6 +63,22 @@ def test_search_in_postgresql(cli, server):
     assert report.stdout.count("failed") == outcomes.get("failed", 0), report.stderr
 
 
+@pytest.mark.slow
+def test_search_waits_for_its_database_to_restart(cli, server):
+    url = server.database("restarted")
+    process = cli.start(
+        "toy.py:Toy", "--study", url, "--name", "patient", "--trials", "2", "--json", "--set", "pause_s=0.3"
+    )
+    wait_until(lambda: count(server, "restarted", "SELECT count(*) FROM trial_intermediate_values"), process)
+    server.stop()
+    server.start()
+    done = cli.finished(process)
+    assert done.returncode == 0, done.stderr
+    assert sum(json.loads(done.stdout)["outcomes"].values()) == 2
+    study = optuna.load_study(study_name="patient", storage=url.replace("postgresql:", "postgresql+psycopg:"))
+    assert all(trial.state.is_finished() for trial in study.trials)
+
+
 def count(server, database, question):
     try:
         return server.query(database, question)
