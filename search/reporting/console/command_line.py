@@ -19,7 +19,7 @@ from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.option import REPLACED, Option
 from searchlight.trainables.registry import PACKAGE
 
-LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # a value that would hide the rest of its line
+LONG_WORD = re.compile(r"(\S{200})\S{800,}")  # a value that would hide the rest of its line
 
 
 class GroupedOption(click.Option):
