@@ -1,5 +1,6 @@
 """The command searchlight, which an installation provides: run, resume, report and list searches."""
 
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,10 +12,13 @@ from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.formatting import PROGRAM, format_command
-from searchlight.search.reporting.console.command_line import Command, build_parameters, run_command
+from searchlight.search.reporting.console.command_line import HELP_NAMES, Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
 
 RESUMABLE = build_parameters([option for option in OPTIONS if option.resumable or option.key == "storage"])
+for _parameter in RESUMABLE:
+    if isinstance(_parameter, click.Option) and _parameter.name != "storage" and _parameter.help:
+        _parameter.help = re.sub(" Default: .*", " Default: as before.", _parameter.help)
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
 
 
@@ -32,7 +36,7 @@ class _Group(click.Group):
         return super().get_command(ctx, name)
 
 
-@click.group(cls=_Group)
+@click.group(cls=_Group, context_settings=HELP_NAMES)
 @click.version_option(__version__, prog_name=PROGRAM)
 def searchlight() -> None:
     """Search over the hyperparameters of mixed-precision training."""
@@ -63,8 +67,11 @@ def list_searches(storage: str | None, as_json: bool) -> None:
 @searchlight.command("init", cls=Command)
 @click.argument("file", default="my_task.py")
 def init(file: str) -> None:
-    """Write a task to begin from, by default to my_task.py."""
+    """Write a task to begin from, by default to my_task.py. FILE may be a folder."""
     path = Path(file)
+    if path.is_dir():
+        path = path / "my_task.py"
+        file = str(path)
     text = Path(__file__).with_name("task_template.py").read_text(encoding="utf-8")
     if path.suffix != ".py":
         raise UsageError(f"FILE must end in .py, but got {file}. Use {path.with_suffix('.py')}.")

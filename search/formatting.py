@@ -13,7 +13,7 @@ from searchlight.trainables.registry import PACKAGE
 
 PROGRAM = "searchlight"
 DISTRIBUTION = "searchlight-hpo"  # on the package index, where searchlight is another product
-SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "report": "report.py"}
+SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "list": "run.py --list", "report": "report.py"}
 
 
 def format_value(value: Any) -> str:
@@ -35,7 +35,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_command(name: str) -> str:
-    """Return the command that runs, resumes or reports a search, in the way this process was started.
+    """Return the command that runs, resumes, reports or lists searches, in the way this process was started.
 
     An installation has the command searchlight, also for a notebook. A clone has a script, as a relative path.
     """
@@ -68,6 +68,12 @@ def resume_command(place: StoragePath) -> str:
 def resume_hint(place: StoragePath) -> str:
     """Return a line for the end of a search by an error."""
     return f"nothing of search {place.name} is lost. Resume it: {resume_command(place)}"
+
+
+def list_command(storage: StoragePath) -> str:
+    """Return the command that lists the searches in `storage`."""
+    is_default = storage == Path("runs").absolute()
+    return f"{format_command('list')}{'' if is_default else f' --storage {shlex.quote(str(storage))}'}"
 
 
 def replay_command(place: StoragePath) -> str:

@@ -5,6 +5,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from searchlight.search.errors import UsageError
+from searchlight.search.formatting import list_command
 from searchlight.search.storage.backend import StudyBackend, StudyStore, format_reason, has_study
 from searchlight.search.storage.bucket_journal import BucketJournalBackend
 from searchlight.search.storage.database import DatabaseBackend
@@ -80,7 +81,8 @@ def find_store(place: StoragePath, url: str = "") -> str:
         exists = place.is_dir() and backend.exists()
     if not exists:
         raise UsageError(
-            f"name must be a search in {place.parent}, but there is no {backend.missing}. --list shows all searches. "
+            f"name must be a search in {place.parent}, but there is no {backend.missing}. "
+            f"{list_command(place.parent)} shows all searches. "
             "Give --storage for another folder, or --study for a database that the folder does not name."
         )
     return url

@@ -36,6 +36,19 @@ def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
     missing = CliRunner().invoke(searchlight, ["resume", "nothing", "--storage", str(tmp_path)])
     assert missing.exit_code == 2
     assert f"name must be a search in {tmp_path}" in missing.stderr
+    assert f"list --storage {tmp_path} shows all searches. " in missing.stderr
+    (tmp_path / "file").touch()
+    for name, code, out in (("new", 0, f"no searches in {tmp_path / 'new'} yet\n"), ("file", 2, "")):
+        listed = CliRunner().invoke(searchlight, ["list", "--storage", str(tmp_path / name)])
+        assert (listed.exit_code, listed.stdout) == (code, out)
+
+
+def test_help_of_resume_says_that_options_stay():
+    shown = " ".join(CliRunner().invoke(searchlight, ["resume", "-h"]).stdout.split())
+    assert "Number of workers of each trial. Default: as before." in shown
+    assert {text.split(".")[0] for text in shown.split("Default: ")[1:]} == {"as before", "runs"}
+    assert "Default: 16." in CliRunner().invoke(searchlight, ["run", "--help"]).stdout
+    assert CliRunner().invoke(searchlight, ["-h"]).exit_code == 0
 
 
 def test_written_task_can_be_searched_and_is_not_overwritten(tmp_path, monkeypatch):
@@ -48,7 +61,13 @@ def test_written_task_can_be_searched_and_is_not_overwritten(tmp_path, monkeypat
         0,
         [f"task: {tmp_path}/mine.py:MyTask", "trials: 20"],
     )
-    for file, problem in (("mine.py", "must be new"), ("mine", "must end in .py"), ("no/mine.py", "can be written to")):
+    assert CliRunner().invoke(searchlight, ["init", "."]).stdout.startswith("written: my_task.py\n")
+    for file, problem in (
+        ("mine.py", "must be new"),
+        (".", "but my_task.py exists"),
+        ("mine", "must end in .py"),
+        ("no/mine.py", "can be written to"),
+    ):
         refused = CliRunner().invoke(searchlight, ["init", file])
         assert refused.exit_code == 2
         assert problem in refused.stderr

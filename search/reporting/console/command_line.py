@@ -22,6 +22,9 @@ from searchlight.trainables.registry import PACKAGE
 LONG_WORD = re.compile(r"(\S{200})\S{800,}")  # a value that would hide the rest of its line
 
 
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
 class GroupedOption(click.Option):
     """An option that --help lists under the heading `group`."""
 
@@ -32,6 +35,9 @@ class GroupedOption(click.Option):
 
 class Command(click.Command):
     """A command that lists its options in groups and turns the errors of a search into exit codes."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"context_settings": HELP_NAMES, **settings})
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = defaultdict(list)

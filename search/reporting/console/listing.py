@@ -103,8 +103,8 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     from searchlight.search.study.record import load_search
 
     try:
-        if not storage.is_dir():
-            raise UsageError(f"--storage must be a folder that exists, but there is no {storage}.")
+        if storage.exists() and not storage.is_dir():
+            raise UsageError(f"--storage must be a folder, but {storage} is a file.")
         names = list_searches(storage)
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
@@ -121,6 +121,8 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(searches))
         return
+    if not searches:
+        print(f"no searches in {storage} yet")
     for each in searches:
         if "error" in each:
             print(f"{each['name']}  {each['error']}")

@@ -82,7 +82,9 @@ def test_search_at_another_url_is_found_and_remembered(begun, tmp_path):
         open_search(folder, {})
     held.store.close()
     moved = (tmp_path / "first" / "studies.db").rename(tmp_path / "moved.db")
-    with pytest.raises(UsageError, match=rf"no {folder} that is kept in sqlite:///.*studies\.db\. --list shows"):
+    with pytest.raises(
+        UsageError, match=rf"no {folder} that is kept in sqlite:///.*studies\.db\. .*list --storage .* shows"
+    ):
         open_search(folder, {})
     for given in ({"study": f"sqlite:///{moved}"}, {}):
         planned, held = open_search(folder, given)
