@@ -99,7 +99,8 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         for trial in list_failed_runs(record):
             run = ConfirmingRun.from_trial(trial)
             say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
-        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}")
+        run = "" if result.best.run is None else f", of confirming run {result.best.run}"
+        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}{run}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
     for line in view_instructions(result.mlflow, location):
@@ -108,7 +109,9 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if record.about["config"]["once"]:
         return
-    if result.outcomes and "interrupted" not in result.outcomes:
+    if {*result.outcomes} == {"failed"}:
+        say("next: correct the task, and begin a new search: all trials failed")
+    elif result.outcomes and "interrupted" not in result.outcomes:
         say(f"more: {resume_command(location)} --trials {2 * len(record.trials)}")
     if result.best is not None and _is_unconfirmed(result):
         say(f"confirm: {resume_command(location)} --confirm {FEWEST_RUNS}")

@@ -1,5 +1,6 @@
 import io
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,20 @@ def test_commands_continue_and_repeat_the_search(ended):
     assert done.exit_code == 0, done.stderr
     expected = {"dropout": 0.1, **ended.searched.trials[1].params}
     assert yaml.safe_load(done.stdout)["set"] == {name: str(value) for name, value in expected.items()}
+
+
+def test_search_whose_trials_all_failed_is_not_to_be_continued(ended):
+    ended.searched = replace(ended.searched, trials=ended.searched.trials[2:])
+    told = ended.told()
+    assert told.endswith("\nnext: correct the task, and begin a new search: all trials failed\n")
+    assert "more: " not in told
+
+
+def test_checkpoint_of_a_confirming_run_names_that_run(ended, monkeypatch):
+    assert ended.line("checkpoint") == "1-1.pt"
+    best = replace(find_best(ended.searched.trials, VAL_SCORE), run=20)
+    monkeypatch.setattr(f"{__name__}.find_best", lambda *_: best)
+    assert ended.line("checkpoint") == "1-1.pt, of confirming run 20"
 
 
 def test_quiet_summary_has_no_table(ended):
