@@ -99,8 +99,8 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         for trial in list_failed_runs(record):
             run = ConfirmingRun.from_trial(trial)
             say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
-        run = "" if result.best.run is None else f", of confirming run {result.best.run}"
-        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}{run}")
+        origin = "" if result.best.run is None else f", of confirming run {result.best.run}"
+        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}{origin}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
     for line in view_instructions(result.mlflow, location):
