@@ -1,6 +1,6 @@
 // Draws the figures in the colors that the page has now: its CSS variables, which figures name as var(--name).
 "use strict";
-(() => {
+(async () => {
   const { template, figures } = JSON.parse(document.getElementById("figures").textContent);
   const places = [...document.querySelectorAll(".figure")];
   const root = document.documentElement;
@@ -23,6 +23,15 @@
     const size = { width, autosize: false, template: colored(template, style) };
     if (width >= LEAST) Plotly.react(place, data, { ...layout, ...size }, { displayModeBar: false });
   }
+
+  async function loadPlotly() {
+    const bytes = Uint8Array.from(atob(document.getElementById("plotly").textContent), (byte) => byte.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  }
+  await loadPlotly();
 
   // A figure is drawn when it comes near to what is shown: the page is there at once however many there are.
   const seen = new Set();

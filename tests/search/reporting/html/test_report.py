@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import random
 import re
 from html.parser import HTMLParser
 
@@ -80,6 +81,13 @@ def test_page_fetches_nothing(page):
     assert not [tag for tag, attributes in tags if tag in ("link", "img", "iframe") or "src" in attributes]
     policies = [a["content"] for tag, a in tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies[0].startswith("default-src 'none';")
+
+
+@pytest.mark.slow
+def test_page_of_50000_reports_has_less_than_5_mb():
+    draw = random.Random(0)
+    trials = [trial(number, "completed", [draw.random() for _ in range(25)]) for number in range(2000)]
+    assert len(render_report(search(trials))) < 5e6
 
 
 def test_figures_have_the_colors_of_the_page(page):
