@@ -70,7 +70,7 @@ ASKERS = {
     "search/tracking/uri.py",  # whether MLflow's client can write there
     "trainables/checkpoint/directory.py",  # published by a rename or by a last upload
 }
-RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/train_function.py"}
+RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/session.py"}
 
 
 def modules_imported_by(file: Path) -> set[str]:

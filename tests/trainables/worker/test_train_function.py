@@ -16,9 +16,10 @@ from ray.train.v2._internal.execution import train_fn_utils
 
 from searchlight.trainables.checkpoint import directory
 from searchlight.trainables.context import Context
-from searchlight.trainables.worker import messages, train_function
+from searchlight.trainables.worker import messages, session
 from searchlight.trainables.worker.messages import SegmentEnd, WorkerSettings
-from searchlight.trainables.worker.train_function import FunctionRunner, Session, TrialEnded
+from searchlight.trainables.worker.session import Session, TrialEnded
+from searchlight.trainables.worker.train_function import FunctionRunner
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import metrics
 
@@ -137,7 +138,7 @@ def limit(stretch, until, spent=0.0):
 
 
 def test_segment_ends_with_the_report_that_reaches_its_costs(stretch, monkeypatch):
-    monkeypatch.setattr(train_function, "time", train_functions.CLOCK)
+    monkeypatch.setattr(session, "time", train_functions.CLOCK)
     reports = run("resumes", limit(stretch(nap=0.25), until=1.25), gpus=2.0)
     assert [report.costs for report in reports] == [{"gpu_seconds": 0.5}] * 3
     assert [report.done for report in reports] == [False, False, True]
