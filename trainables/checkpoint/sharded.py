@@ -11,6 +11,7 @@ import io
 import os
 import pickle
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 STATE = "state.pt"
 REFERENCE = "sharded tensor"  # the only key of a reference
 FOLDER = "sharded tensors"  # the key of the folder in a loaded state
-PROBE = ".writable"
 SMALLEST_FREE_BYTES = 2**20  # a disk with less is full
 # The classes in the metadata of torch.distributed.checkpoint. No other pickled object is read.
 PLAIN = {
@@ -265,8 +265,8 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
 def _find_storage_error(staging: Path) -> int:
     """Return the number of the error that a write to `staging` raises, or 0. PyTorch's writer hides it."""
     try:
-        (staging / PROBE).write_bytes(b"")
-        (staging / PROBE).unlink()
+        with tempfile.NamedTemporaryFile(dir=staging):  # its name is of this rank alone
+            pass
         return errno.ENOSPC if shutil.disk_usage(staging).free < SMALLEST_FREE_BYTES else 0
     except OSError as error:
         return error.errno or 0

@@ -209,7 +209,7 @@ def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_pa
     assert lines[at + 2] == "  in the search it had 0.7 after epoch 2"
     assert "varies by" in lines[at + 3]
     assert [line.split("  ")[1] for line in lines[at + 5 : at + 8]] == ["trial 2", "the defaults", "trial 1"]
-    assert any(line.endswith(f"{result.best.run}-2.pt") for line in lines)
+    assert f"checkpoint: {result.best.run}-2.pt, of confirming run {result.best.run}" in lines
 
 
 def test_terminal_shows_the_baseline_beside_winning_defaults(search, tmp_path):
