@@ -133,7 +133,9 @@ class Session:
     def _join_function(self) -> None:
         assert self.thread is not None
         self.thread.join()
-        if self.context.rank == 0:
+        has_failed = self._error is not None or (isinstance(self._end, SegmentEnd) and self._end.outcome == "failed")
+        # After a failure of this rank alone, another one may still write its part. The next start deletes it.
+        if self.context.rank == 0 and not (has_failed and self.context.world_size > 1):
             directory.delete_staging(self.folder, self.segment.attempt)
 
     # What users call, as ray.train

@@ -54,7 +54,7 @@ class FunctionRunner(TrialRunner):
         return own or super().thread
 
     def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        is_used, has_reported = self._trials > 0, False
+        is_used, has_reported = self._trials > 0, self.held == (segment.trial, segment.epoch)
         for report in super()._run_segment(segment):
             if isinstance(report, SegmentEnd) and report.traceback and self.context.world_size == 1:
                 error = (report.reason.partition(":")[0], report.location)

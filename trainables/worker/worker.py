@@ -106,6 +106,7 @@ class GangMember:
             runner.drop_trial_unless_continued(segment)
             reasons = [why for why in runner.context.gather(runner.recycle_reason or runner.migrate_reason) if why]
             if reasons and not runner.must_continue:
+                runner.drop_trial_unless_continued(None)  # a function that waits in its report ends in order
                 return self._end_gang(reasons[0])
             for report in runner.run(segment):
                 if isinstance(report, Migration):  # all ranks return

@@ -211,6 +211,14 @@ def test_trial_that_fails_in_a_used_worker_begins_again_in_a_new_one(stretch, mo
         assert (end.outcome, end.reason) == ("failed", f"RuntimeError: restart your runtime in trial {trial}")
 
 
+def test_trial_that_has_reported_in_an_earlier_segment_is_not_tried_again(stretch):
+    worker = workers("fails_later")
+    list(worker.run(stretch(until=1)))
+    list(worker.run(stretch(trial=1, until=1)))
+    (end,) = worker.run(stretch(trial=1, epoch=1, until=2))
+    assert (end.outcome, end.reason) == ("failed", "RuntimeError: late")
+
+
 def test_workers_move_between_segments_only_if_the_trial_is_saved(stretch):
     worker = workers("resumes")
     list(worker.run(stretch(until=2, every=2)))

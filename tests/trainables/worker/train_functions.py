@@ -62,6 +62,12 @@ def needs_a_new_process(config):
     ray.train.report({"loss": 1.0})
 
 
+def fails_later(config):
+    """Fails after its first report."""
+    ray.train.report({"loss": 1.0})
+    raise RuntimeError("late")
+
+
 def closes(config):
     """Reports for ever, and closes what it has open."""
     try:
