@@ -136,8 +136,8 @@ class ReportHandler:
         self._times[number] = max(time.time(), last)
         return self._times[number]
 
-    def settle(self, is_over: bool = False) -> None:
-        """End the trials that failed or diverged before the audit had ended.
+    def settle(self, is_over: bool = False) -> bool:
+        """End the trials that failed or diverged before the audit had ended. Return whether there were any.
 
         If it found errors in the task, they are interrupted: the corrected task trains them again. So they are if
         `is_over`, and the search was stopped before the end of the audit.
@@ -146,7 +146,7 @@ class ReportHandler:
         if passed is None and is_over:
             passed = not self._limits.stopping.is_set()
         if passed is None:
-            return
+            return False
         withheld, self._withheld = self._withheld, {}
         for number, (end, now) in withheld.items():
             self.study.live.discard(number)
@@ -154,6 +154,7 @@ class ReportHandler:
                 self._end_trial(number, end, now)
             else:
                 self.interrupted.add(number)
+        return bool(withheld)
 
     def handle_gang_failure(self, number: int, loss: str) -> None:
         """Let the next free gang continue trial `number`, whose gang was lost or has released it."""

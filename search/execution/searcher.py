@@ -178,7 +178,8 @@ class StudySearcher(Searcher):
                 self._live[trial_id] = assignment.trial
                 self.reports.record_segment_start(assignment.trial)
                 return {"segment": assignment}
-            if decision is None:
+            # Without a live trial, no worker audits any more: what waits for the audit is decided without it.
+            if decision is None and (self._live or not self.reports.settle(is_over=True)):
                 break
         return Searcher.FINISHED
 

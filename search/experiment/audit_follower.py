@@ -81,7 +81,7 @@ class AuditFollower:
             if audit is not None:
                 self._tell(audit)
             elif not self._is_over:
-                self._progress.warn("preflight: the task is not audited: the workers that audited it were lost twice")
+                self._progress.warn("preflight: the task is not audited: its audit broke off")
         self.passed = audit is None or not audit["has_errors"]
 
     def _tell(self, audit: dict[str, Any]) -> None:

@@ -233,7 +233,7 @@ def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
     if not (location / "search.yaml").exists():
         return
     expected = read_search_yaml_value(location, "task")
-    is_copy = Path(config.task.rpartition(":")[0]).parent == config.local_path / CODE
+    is_copy = Path(config.task.rpartition(":")[0]).is_relative_to((config.local_path / CODE).resolve())
     if expected not in ("", task, strip_sent_folder(task), config.task) and not is_copy:
         raise UsageError(
             f"the study of {location.name} must have the task of {location / 'search.yaml'}, {expected}, but has "

@@ -192,7 +192,7 @@ class TrialRunner:
         self.recycle_reason = ""
         self.migrate_reason = ""
         self.is_auditor = False
-        self.on_audit: Callable[[dict[str, Any]], object] = lambda audit: None
+        self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
         self._trials = 0
         self._process = ProcessSnapshot(settings.task)
         self._memory = Memory(MEMORY_GROWTH_GIB)
@@ -259,8 +259,18 @@ class TrialRunner:
         Raises:
             AuditFailed: The audit found errors, so that no trial must start.
         """
-        assert self.settings.audit is not None
         self.is_auditor = False
+        try:
+            self._run_audit()
+        except AuditFailed:
+            raise
+        except BaseException:  # also exit() in the task: the search must not wait for the result
+            if self.context.rank == 0:
+                self.on_audit(None)
+            raise
+
+    def _run_audit(self) -> None:
+        assert self.settings.audit is not None
         # Here, since most workers audit nothing.
         from searchlight.trainables.preflight.audit import Audit, AuditRequest
         from searchlight.trainables.preflight.process import audit_one_rank

@@ -100,6 +100,15 @@ def test_trials_that_fail_before_the_audit_ends_count_only_if_it_finds_no_errors
         assert outcomes(study)[2] == "failed"
 
 
+def test_confirmation_does_not_wait_for_an_audit_that_nobody_ends(make_searcher):
+    searcher, study, _ = make_searcher(trials=1, passed_audit=lambda: None)
+    searcher.suggest("t0")
+    end(searcher, "t0", "failed", "KeyError: 'x'")
+    assert (outcomes(study), study.live) == (["interrupted"], {0})
+    assert searcher.suggest("t1") == Searcher.FINISHED
+    assert (outcomes(study), study.live) == (["failed"], set())
+
+
 def test_lost_gang_continues_its_trial_until_the_limit(make_searcher):
     searcher, study, _ = make_searcher(trials=1, rungs=(3,), max_losses=1)
     searcher.suggest("t0")

@@ -42,5 +42,5 @@ def test_audit_whose_workers_were_lost_is_told(is_over, monkeypatch):
             ended.set()
             follower._thread.join()
             assert follower.passed, "trials that failed meanwhile have failed"
-    line = "preflight: the task is not audited: the workers that audited it were lost twice"
+    line = "preflight: the task is not audited: its audit broke off"
     assert told == ([] if is_over else [line])

@@ -36,6 +36,12 @@ def test_trial_of_a_faulty_task_is_interrupted_and_not_failed(stretch):
     assert "preflight found error module-under-no-grad: model.prompt: no gradient in" in end.reason
 
 
+def test_audit_that_breaks_off_is_told_so_that_nobody_waits_for_it(stretch):
+    runner, audits = auditor("tests.not_there:Task")
+    (end,) = runner.run(stretch(until=1))
+    assert (end.outcome, audits) == ("failed", [None])
+
+
 def test_audit_counts_as_progress_and_hears_of_a_stop(stretch):
     runner, audits = auditor()
     runner.stopping.set()
