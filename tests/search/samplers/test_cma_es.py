@@ -13,18 +13,8 @@ from searchlight.search.samplers.cma_es import ReplayedCmaEsSampler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import SearchStudy
-from searchlight.trainables.task import TaskConfig, searchable
+from tests.search.samplers.test_tpe import Config
 from tests.search.study.played_studies import play_trials
-
-
-class Config(TaskConfig):
-    lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
-    dropout: float = searchable(0.1, low=0.0, high=0.5, step=0.1)
-    depth: int = searchable(3, low=1, high=9)
-    width: int = searchable(64, low=16, high=512, log=True)
-    optimizer: str = searchable("adamw", choices=["adamw", "sgd"])
-    beta: float = searchable(0.9, low=0.5, high=0.999, when={"optimizer": "adamw"})
-
 
 SPACE = resolve_space(Config, {"precision": "fp32"}, {})
 
