@@ -173,6 +173,17 @@ def accept_former_names() -> None:
         sys.meta_path.insert(0, cast(Any, _FormerNames()))
 
 
+def describe_missing_file(error: BaseException) -> str:
+    """Return a remedy, to follow the message of `error`, if a task has opened a file by a relative path, or "".
+
+    The file exists for the user, but not in the folder of a worker, which has the modules of the task alone.
+    """
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(name, str | os.PathLike) or os.path.isabs(name):
+        return ""
+    return ". Workers get no data files: give an absolute path"
+
+
 def find_user_frame(stack: str) -> str:
     """Return the innermost frame of `stack` in the user's files, such as "my_task.py, line 7, in loss", or "".
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from searchlight.trainables.registry import describe_missing_file
+
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -69,8 +71,8 @@ def make_finding(name: str, subject: str, figure: str, severity: Severity | None
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type of `error`, and the first line of its message."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    """Return the type of `error`, the first line of its message, and a remedy if there is one."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}{describe_missing_file(error)}"
 
 
 def make_group(kind: str, names: Sequence[str], figure: str, severity: Severity | None = None) -> list[Finding]:
