@@ -4,6 +4,7 @@ On a disk, all ranks copy into one folder, and one rename publishes it. A bucket
 files to their final path, and the file with their digests is written last.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ from searchlight.trainables.filesystem.paths import (
 )
 
 CHUNK = 2**20
+# Errors of a file and a folder of one name, which two ranks have in their parts of a checkpoint.
+CONFLICTS = (errno.EEXIST, errno.EISDIR)
 STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
@@ -97,10 +100,14 @@ def _copy_files(source: Path, staging: Path, path: Path) -> None:
 
     for folder, _, names in os.walk(source, onerror=refuse, followlinks=True):
         target = staging / Path(folder).relative_to(source)
-        with unwritable_errors(path):
+        with unwritable_errors(path, () if target == staging else CONFLICTS):
             target.mkdir(parents=True, exist_ok=True)
         for name in names:
-            with open(Path(folder, name), "rb") as file, unwritable_errors(path), open(target / name, "wb") as copy:
+            with (
+                open(Path(folder, name), "rb") as file,
+                unwritable_errors(path, CONFLICTS),
+                open(target / name, "wb") as copy,
+            ):
                 shutil.copyfileobj(file, copy, CHUNK)
 
 

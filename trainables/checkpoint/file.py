@@ -5,7 +5,7 @@ import hashlib
 import io
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -39,12 +39,16 @@ class UnwritableError(OSError):
 
 
 @contextmanager
-def unwritable_errors(path: StoragePath) -> Iterator[None]:
-    """Raise an UnwritableError of `path` in place of errors of its storage. The block must do nothing but write it."""
+def unwritable_errors(path: StoragePath, of_content: Collection[int] = ()) -> Iterator[None]:
+    """Raise an UnwritableError of `path` in place of errors of its storage. The block must do nothing but write it.
+
+    Args:
+        of_content: Numbers of further errors that the content causes, and not the storage.
+    """
     try:
         yield
     except OSError as error:
-        if number := get_storage_errno(error):
+        if (number := get_storage_errno(error)) and number not in of_content:
             raise UnwritableError(number, error.strerror, str(path)) from error
         raise
 

@@ -3,6 +3,7 @@
 import pytest
 
 from searchlight.trainables.checkpoint import CheckpointError, delete, directory
+from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem import paths
 from searchlight.trainables.filesystem.paths import parse_path
@@ -51,6 +52,23 @@ def test_directory_that_is_not_as_published_is_refused(published, damage):
         published = published.with_name("d")
     with pytest.raises(CheckpointError, match=str(published)):
         directory.read(published)
+
+
+@pytest.mark.parametrize("first", ["state", "state/0.txt"])
+def test_file_and_folder_of_one_name_are_no_fault_of_the_storage(tmp_path, first):
+    for rank, name in enumerate([first, {"state": "state/0.txt", "state/0.txt": "state"}[first]]):
+        (tmp_path / str(rank) / name).parent.mkdir(parents=True)
+        (tmp_path / str(rank) / name).write_text(name)
+    directory.add_part(tmp_path / "0", tmp_path / "c")
+    with pytest.raises((FileExistsError, IsADirectoryError), match="state"):  # no UnwritableError
+        directory.add_part(tmp_path / "1", tmp_path / "c")
+
+
+def test_file_in_place_of_the_folder_is_a_fault_of_the_storage(tmp_path):
+    (tmp_path / "c.tmp").write_text("in the way")
+    (tmp_path / "part").mkdir()
+    with pytest.raises(UnwritableError):
+        directory.add_part(tmp_path / "part", tmp_path / "c")
 
 
 def test_file_of_several_ranks_is_assigned_to_the_last():
