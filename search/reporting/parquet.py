@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,23 +45,49 @@ def write_parquet(trials: Sequence[FrozenTrial], path: StoragePath) -> None:
     Raises:
         OSError: The file cannot be written. The previous file stays.
     """
-    ours, metrics, configs = [], [], []  # each with a dict per row
+    ours, metrics, configs = _Columns(OURS), _Columns(), _Columns()
     for trial in trials:
         reports = get_reports(trial)
         config = {f"config/{name}": value for name, value in flatten(trial.user_attrs.get("config", {})).items()}
-        ours += _build_rows(trial, reports)
-        metrics += [_rename_metrics(report["metrics"]) for report in reports.values()] or [{}]
-        configs += [config] * (len(reports) or 1)
+        for row in _generate_rows(trial, reports):
+            ours.add(row)
+            metrics.add(_rename_metrics(reports[row["epoch"]]["metrics"]) if reports else {})
+            configs.add(config)
     types = {**{name: {kind} for name, kind in OURS.items()}, **_infer_param_types(trials)}
     table: dict[str, pa.Array] = {}
-    for rows in (ours, metrics, configs):
-        names = OURS if rows is ours else dict.fromkeys(name for row in rows for name in row)
-        table |= {name: _to_array([row.get(name) for row in rows], types.get(name, set())) for name in names}
+    for columns in (ours, metrics, configs):
+        table |= {name: _to_array(values, types.get(name, set())) for name, values in columns.pop_all()}
     with atomic_path(path) as file:
         pq.write_table(pa.table(table), file)
 
 
-def _build_rows(trial: FrozenTrial, reports: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+class _Columns:
+    """The columns of rows that are added one after the other. A dict per row would take five times as much memory.
+
+    Args:
+        names: Of columns that are also there if no row has them, and before all others.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._values: dict[str, list[Any]] = {name: [] for name in names}
+        self._count = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            column = self._values.setdefault(name, [])
+            column += [None] * (self._count - len(column))
+            column.append(value)
+        self._count += 1
+
+    def pop_all(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield each name with its values, and None where a row had none."""
+        for name in list(self._values):
+            column = self._values.pop(name)
+            yield name, column + [None] * (self._count - len(column))
+
+
+def _generate_rows(trial: FrozenTrial, reports: Mapping[int, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield our columns of each report of `trial`, or of the trial if it has none."""
     outcome, attributes = get_outcome(trial), trial.user_attrs
     row = {
         "trial_id": trial.number,
@@ -72,11 +98,10 @@ def _build_rows(trial: FrozenTrial, reports: Mapping[int, Mapping[str, Any]]) ->
         "copied_from": attributes.get("copied_from"),
     }
     costs = {report_field(unit): cumulative_cost(reports, unit) for unit in COSTS}
-    rows = [
-        {**row, "epoch": epoch, **{name: spent[epoch] for name, spent in costs.items() if name in report}}
-        for epoch, report in reports.items()
-    ]
-    return rows or [row]
+    for epoch, report in reports.items():
+        yield {**row, "epoch": epoch, **{name: spent[epoch] for name, spent in costs.items() if name in report}}
+    if not reports:
+        yield row
 
 
 def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What becomes of a journal that is broken when it is opened."""
+"""What becomes of a journal that is broken when it is opened, and what memory it needs."""
 
 import json
 
@@ -9,6 +9,7 @@ from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_reports
 from searchlight.trainables.filesystem.paths import parse_path
 from tests.search.objectives import VAL_LOSS
 from tests.search.study.played_studies import SPACE
@@ -174,6 +175,17 @@ def test_journal_of_an_older_version_is_continued_if_it_begins_with_its_study(fo
         with pytest.raises(UsageError, match=r"but line 1 does not create a study\. Restore it\.$"):
             open_study(folder)
     assert journal.read_bytes() == text
+
+
+def test_names_of_metrics_are_held_once_for_all_reports(tmp_path):
+    study, store = create_study(tmp_path, RandomSampler, [VAL_LOSS])
+    for number in range(2):
+        study.ask(SPACE)
+        for epoch in (1, 2):
+            study.report(number, epoch, 0.5, {"metrics": {"val/loss": 0.5}, "time": 0.0})
+    names = {id(name) for trial in study.get_trials() for report in get_reports(trial).values() for name in report}
+    assert len(names) == len({"metrics", "time"})
+    store.close()
 
 
 def test_broken_line_in_a_bucket_is_refused_and_frees_the_lease(s3):

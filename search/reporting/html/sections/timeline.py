@@ -1,17 +1,19 @@
 """A timeline of each gang's work."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from plotly.graph_objects import Bar, Figure
 
-from searchlight.search.analysis.timeline import RunningTime, Span, build_timeline, running_time
+from searchlight.search.analysis.timeline import Kind, RunningTime, Span, build_timeline, running_time
 from searchlight.search.formatting import format_duration, format_percent, pluralize
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section
 from searchlight.search.study.record import SearchRecord
 
-KINDS = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
+KINDS: dict[Kind, str] = {"training": theme.BLUE, "start-up": theme.ORANGE, "waiting": theme.GRAY}
+MOST_BARS = 5000  # of all gangs, since each takes some 70 bytes of the page
 MANY = 300  # bars above which borders are omitted
 ROW, MOST = 26, 1000  # heights in pixels, of a gang and of all gangs
 
@@ -21,7 +23,8 @@ def build(record: SearchRecord) -> Section | None:
     spans = build_timeline(record.all_trials)
     if not spans:
         return None
-    return Section("Where the time went", _summary_text(spans), [_build_chart(spans, running_time(record))])
+    bars = list(_merge_short(spans))
+    return Section("Where the time went", _summary_text(spans), [_build_chart(bars, running_time(record))])
 
 
 def _summary_text(spans: Sequence[Span]) -> str:
@@ -38,6 +41,29 @@ def _summary_text(spans: Sequence[Span]) -> str:
     summary += "it held its workers" if gangs == 1 else "they held their workers, summed over gangs"
     started, waited = format_percent(shares["start-up"]), format_percent(shares["waiting"])
     return f"{summary}; {started} went into the start of workers and trials, {waited} into waiting."
+
+
+def _merge_short(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield the spans. If they are many, adjacent short ones of a gang become one."""
+    if len(spans) <= MOST_BARS:
+        yield from spans
+        return
+    shortest = 2 * sum(span.end - span.start for span in spans) / MOST_BARS
+    for _, of_gang in groupby(spans, key=lambda span: span.gang):
+        merged: list[Span] = []
+        for span in of_gang:
+            if merged and max(span.end - span.start, merged[-1].end - merged[0].start) >= shortest:
+                yield _merge(merged)
+                merged = []
+            merged.append(span)
+        yield _merge(merged)
+
+
+def _merge(spans: Sequence[Span]) -> Span:
+    """Return one span for adjacent ones, of the kind that takes most of their time."""
+    kind = max(KINDS, key=lambda kind: sum(span.end - span.start for span in spans if span.kind == kind))
+    trials = {span.trial for span in spans}
+    return Span(spans[0].gang, trials.pop() if len(trials) == 1 else None, kind, spans[0].start, spans[-1].end)
 
 
 def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
@@ -59,7 +85,7 @@ def _build_chart(spans: Sequence[Span], clocked: RunningTime) -> Figure:
     return theme.mark_pauses(figure, clocked.pauses)
 
 
-def _build_bars(kind: str, spans: Sequence[Span], rows: Mapping[str, str], clocked: RunningTime) -> Bar:
+def _build_bars(kind: Kind, spans: Sequence[Span], rows: Mapping[str, str], clocked: RunningTime) -> Bar:
     trials = [f", trial {span.trial}" if span.trial is not None else "" for span in spans]
     lengths = [format_duration(span.end - span.start) for span in spans]
     return Bar(

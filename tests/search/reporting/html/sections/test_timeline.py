@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from searchlight.search.reporting.html.sections.timeline import build
+from searchlight.search.reporting.html.sections.timeline import MOST_BARS, build
 from tests.search.reporting.html.page_studies import many, search, trial
 
 
@@ -39,3 +39,14 @@ def test_many_gangs_fit_a_page_and_none_has_no_section():
     (figure,) = build(search([trial(n, scores=[0.1], gang=f"g{n}") for n in range(200)])).figures
     assert figure.layout.height <= 1000
     assert build(search([trial(0, scores=[0.1])])) is None
+
+
+def test_short_spans_are_drawn_with_their_neighbors():
+    trials = [trial(n, scores=[0.1] * 100, began=1000.0 * n, epoch_s=9.0, gang=f"g{n % 2}") for n in range(120)]
+    told = build(search(trials))
+    assert told.says.startswith("2 gangs trained in 45 % of the ")
+    bars = {bar.name: bar for bar in told.figures[0].data}
+    assert 120 + 118 <= sum(len(bar.x) for bar in bars.values()) <= MOST_BARS
+    assert sum(bars["training"].x) == pytest.approx(120 * 900, rel=0.01)
+    assert sum(bars["waiting"].x) == pytest.approx(118 * 1100, rel=0.01)
+    assert {bar for bar in bars["training"].customdata if "trial 7," in bar}
