@@ -6,6 +6,7 @@ Each check returns what it found, or raises AssertionError.
 import random
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from mlflow.tracking import MlflowClient
 from optuna.trial import FrozenTrial
 
 from benchmarks.driver.soak_task import Soak
+from benchmarks.recording import Row
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, get_reports
+from searchlight.trainables.filesystem.paths import StoragePath, local_copy
 from searchlight.trainables.training.trainer import train
 
 METRIC = "val/loss"
 LEFT_S = 60  # for the processes of killed drivers to end
 
 
-def check(folder: Path, uri: str, trained: int, curves: int, draw: random.Random) -> dict[str, str]:
+def check(folder: StoragePath, uri: str, trained: int, curves: int, draw: random.Random) -> dict[str, str]:
     """Check the study in `folder`, its Parquet file, the runs in MLflow at `uri`, and `curves` learning curves.
 
     Args:
@@ -34,9 +37,11 @@ def check(folder: Path, uri: str, trained: int, curves: int, draw: random.Random
     trials = load_search(folder).trials
     reports = {trial.number: read_curve(trial) for trial in trials}
     counted = sum(map(len, reports.values()))
+    with local_copy(folder / "trials.parquet") as file:
+        table = pq.read_table(file).to_pylist()
     return {
         "study": check_study(trials),
-        "trials.parquet": check_parquet(folder / "trials.parquet", trials, reports),
+        "trials.parquet": check_parquet(table, trials, reports),
         "MLflow": check_mlflow(uri, trials, reports),
         "curves": check_curves(trials, reports, draw.sample(range(len(trials)), min(curves, len(trials)))),
         "repeated": f"{trained - counted} of {trained} epochs were trained again ({counted} reports)",
@@ -61,8 +66,8 @@ def check_study(trials: Sequence[FrozenTrial]) -> str:
     return f"{len(trials)} trials, none lost: {counts}; each epoch once"
 
 
-def check_parquet(path: Path, trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> str:
-    rows = [row for row in pq.read_table(path).to_pylist() if row["epoch"] is not None]
+def check_parquet(table: Sequence[Row], trials: Sequence[FrozenTrial], reports: dict[int, dict[int, float]]) -> str:
+    rows = [row for row in table if row["epoch"] is not None]
     found = sorted((row["trial_id"], row["epoch"], row[METRIC], row["outcome"]) for row in rows)
     wanted = sorted(
         (trial.number, epoch, value, get_outcome(trial))
@@ -109,17 +114,24 @@ def check_curves(trials: Sequence[FrozenTrial], reports: dict[int, dict[int, flo
     return f"{len(chosen)} trials with {epochs} epochs, equal in each bit to a training without faults"
 
 
-def check_nothing_left(started: Collection[psutil.Process], temporary: Path) -> str:
+def check_nothing_left(started: Collection[psutil.Process], folders: Sequence[Path]) -> str:
+    """Check that no process that was `started` runs, and that the `folders` of Ray are empty."""
     deadline = time.monotonic() + LEFT_S
-    while (left := describe_left(started, temporary)) and time.monotonic() < deadline:
+    while (left := describe_left(started, folders)) and time.monotonic() < deadline:
         time.sleep(0.5)
     require(not left, f"left of Ray: {left}")
-    return f"none of {len(started)} processes, no file of Ray"
+    return f"none of {len(started)} processes" + (", no file of Ray" if folders else "")
 
 
-def describe_left(started: Collection[psutil.Process], temporary: Path) -> list[Any]:
-    running = [process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    return [*running, *temporary.iterdir()]
+def describe_left(started: Collection[psutil.Process], folders: Sequence[Path]) -> list[Any]:
+    left: list[Any] = [process for process in started if is_alive(process)]
+    return left + [file for folder in folders for file in folder.iterdir()]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def require(holds: bool, otherwise: str) -> None:

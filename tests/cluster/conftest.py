@@ -5,7 +5,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "tests" / "tasks"
 PROGRAMS = Path(sys.executable).parent
 STORE_BYTES = 100 * 2**20
-LONGEST_S = 240
+LONGEST_S = 900
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "of-the-bucket-17", "PGPASSWORD": "of-the-database-17"}
 
 
@@ -38,6 +38,7 @@ class RayCluster:
             **{"PATH": path, "HOME": disk, "TMPDIR": disk, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"},
             **{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{disk}/token", "RAY_JOB_STOP_WAIT_TIME_S": "60"},
             **{"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
+            "RAY_worker_niceness": "0",  # by default 15: other programs on a busy machine would stop the workers
             **env,
         }
         self.workers: list[Host] = []
@@ -60,6 +61,27 @@ class RayCluster:
             f"drain(datetime.now(UTC) + timedelta(seconds={seconds}))"
         )
         worker.run("python", "-c", told, env={**self.env, "PYTHONPATH": str(ROOT)})
+
+    def send_project(self) -> None:
+        """Copy the project to the head, as a user does, with a large file that jobs must not send."""
+        copied = [
+            ROOT / name
+            for name in ("searchlight", "search", "trainables", "models", "pyproject.toml", ".rayignore", ".gitignore")
+        ]
+        copied += [TASKS / "toy.py", TASKS / "beside.py"]
+        self.head.run("mkdir", self.folder)
+        self.head.run("cp", "-r", *copied, self.folder)
+        self.head.run(
+            "sh", "-c", f"mkdir {self.folder}/runs && head -c 300M /dev/zero > {self.folder}/runs/checkpoint.pt"
+        )
+
+    def replace_head(self) -> None:
+        """Another head, on another machine, for one that was lost; with two workers, since the others end with it."""
+        self.head = self._started("--head", "--num-cpus=0", "--dashboard-host=127.0.0.1")
+        self.send_project()
+        self.workers = []
+        self.join()
+        self.join()
 
     def _started(self, *options: str) -> Host:
         host = self.network.host()
@@ -84,10 +106,14 @@ class Job:
         return self._file.read_text()
 
     def wait_for(self, text: str, seconds: float = LONGEST_S) -> None:
+        self.wait_until(lambda: text in self.text(), repr(text), seconds)
+
+    def wait_until(self, condition: Callable[[], object], what: str, seconds: float = LONGEST_S) -> None:
+        """Wait until `condition` is true. Fail after `seconds`, or once the job has ended."""
         deadline = time.monotonic() + seconds
-        while text not in self.text():
+        while not condition():
             if time.monotonic() > deadline or self._process.poll() is not None:
-                pytest.fail(f"no {text!r} within {seconds} s ({self._process.poll()}):\n{self.text()[-6000:]}")
+                pytest.fail(f"no {what} within {seconds} s ({self._process.poll()}):\n{self.text()[-6000:]}")
             time.sleep(0.1)
 
     def wait(self, seconds: float = LONGEST_S) -> str:
@@ -147,14 +173,7 @@ def cluster(network, bucket, mlflow_server):
     """A head and two workers, each on a machine of its own, and a user on the head with his copy of the project."""
     server, _ = bucket
     made = RayCluster(network, {**server.env, **SECRETS, "MLFLOW_TRACKING_URI": mlflow_server.url})
-    copied = [
-        ROOT / name
-        for name in ("searchlight", "search", "trainables", "models", "pyproject.toml", ".rayignore", ".gitignore")
-    ]
-    copied += [TASKS / "toy.py", TASKS / "beside.py"]
-    made.head.run("mkdir", made.folder)
-    made.head.run("cp", "-r", *copied, made.folder)
-    made.head.run("sh", "-c", f"mkdir {made.folder}/runs && head -c 300M /dev/zero > {made.folder}/runs/checkpoint.pt")
+    made.send_project()
     made.join()
     made.join()
     return made

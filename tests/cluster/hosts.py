@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
 
@@ -55,6 +57,15 @@ class Host:
             raise AssertionError(f"{command} took more than {timeout} s:\n{out}\n{err}") from None
         assert process.returncode == 0, f"{command}:\n{out}\n{err}"
         return out
+
+    def find_processes(self, word: str) -> list[psutil.Process]:
+        """Its processes with `word` in their command line."""
+        found = []
+        for process in psutil.Process(int(self._inside)).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if word in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def unplug(self) -> None:
         """As if its power had gone: all of its processes at once."""
