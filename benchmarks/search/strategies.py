@@ -139,6 +139,8 @@ def create_asha(problem: Problem) -> ASHAScheduler:
 SIDES: dict[str, Make] = {
     "hyperband": lambda problem, seed: Searchlight(problem, seed),  # the default
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
+    "asha-stop": lambda problem, seed: Searchlight(problem, seed, scheduler="asha-stop"),
+    "median": lambda problem, seed: Searchlight(problem, seed, scheduler="median"),
     "ray": lambda problem, seed: RayTune(problem, seed, None, create_asha(problem)),
     "random": lambda problem, seed: RayTune(problem, seed, RandomSampler(seed), create_asha(problem)),
     "tpe": lambda problem, seed: RayTune(problem, seed, None, FIFOScheduler()),

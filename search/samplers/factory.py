@@ -12,6 +12,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, QMCSampler, R
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.samplers.cma_es import ReplayedCmaEsSampler
+from searchlight.search.samplers.own import create_own_sampler
 from searchlight.search.samplers.tpe import FastTPESampler, TrialTable
 
 
@@ -67,7 +68,16 @@ SAMPLERS = {  # by the names on the command line
 
 
 def sampler_factory(name: str, seed: int) -> Callable[[int], BaseSampler]:
-    """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials."""
+    """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials.
+
+    A sampler of the user proposes all trials of a driver, because Optuna's grid and others keep a state.
+
+    Raises:
+        UsageError: The sampler of the user cannot be created.
+    """
+    if name not in SAMPLERS:
+        sampler = create_own_sampler(name, seed)
+        return lambda number: sampler
     return partial(create_sampler, name, seed, table=TrialTable())
 
 

@@ -1,22 +1,39 @@
 """The options of samplers."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
 from searchlight.search.formatting import join_words
-from searchlight.search.option import Choice, Options, option, wrap_in_list
+from searchlight.search.option import Options, option, wrap_in_list
 from searchlight.search.samplers.factory import SAMPLERS
+from searchlight.search.samplers.own import is_reference
 
 _sampler = partial(option, "Sampler")
+
+
+def parse_sampler(value: Any) -> Any:
+    """Return the name of a sampler, or the reference to one of the user, unchanged.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(value, str) and (value in SAMPLERS or is_reference(value)):
+        return value
+    names = join_words([*SAMPLERS, "like my_samplers.py:make_sampler"], "or")
+    raise ValueError(f"must be {names}, but got {value!r}")
 
 
 class SamplerOptions(Options):
     """How the parameters of trials are proposed."""
 
-    sampler: Annotated[str, Choice(SAMPLERS)] = _sampler(
-        "tpe", "NAME", f"Algorithm that proposes parameters: {join_words(list(SAMPLERS), 'or')}.", resumable=True
+    sampler: Annotated[str, BeforeValidator(parse_sampler)] = _sampler(
+        "tpe",
+        "NAME",
+        f"Algorithm that proposes parameters: {', '.join(SAMPLERS)}, or FILE.py:function or package.module:function "
+        "that takes a seed and gives a sampler of Optuna.",
+        resumable=True,
     )
     seed: int = _sampler(0, "N", "Random seed of the sampler and of trials without another seed.", ge=0, lt=2**31)
     warm_start: Annotated[list[str], BeforeValidator(wrap_in_list)] = _sampler(

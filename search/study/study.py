@@ -11,6 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.samplers.distinct import DistinctSampler
+from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.storage.backend import StudyStore
@@ -54,7 +55,8 @@ class SearchStudy:
         self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
-        self.extrapolates = not isinstance(sampler(0), TPESampler)
+        first = sampler(0)
+        self.extrapolates = not isinstance(first.sampler if isinstance(first, OwnSampler) else first, TPESampler)
         self.objectives = tuple(objectives)
         self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
         self._num_checked = 0
@@ -66,9 +68,11 @@ class SearchStudy:
             directions=["maximize" if each.mode == "max" else "minimize" for each in self.objectives],
             load_if_exists=True,
         )
-        first, *others = self.objectives
-        self._study.set_user_attr("objective", first.metric)
-        self._study.set_user_attr("mode", first.mode)
+        # A grid that is exhausted calls it, which Optuna allows in `optimize` alone: a search ends by its own limits.
+        cast(Any, self._study).stop = lambda: None
+        judged, *others = self.objectives
+        self._study.set_user_attr("objective", judged.metric)
+        self._study.set_user_attr("mode", judged.mode)
         if others:
             self._study.set_user_attr("others", {other.metric: other.mode for other in others})
         self._id = storage.get_study_id_from_name(name)
@@ -120,8 +124,10 @@ class SearchStudy:
         return bisect_left(self._confirming, number)
 
     def enqueue(self, values: dict[str, Any]) -> None:
-        """Enqueue `values` as the next trial, unless they were tried or are enqueued."""
-        if values not in [trial.system_attrs.get("fixed_params", trial.params) for trial in self.get_all_trials()]:
+        """Enqueue `values` as the next trial, unless they were tried or are enqueued, or name no parameter."""
+        if values and values not in [
+            trial.system_attrs.get("fixed_params", trial.params) for trial in self.get_all_trials()
+        ]:
             self._study.enqueue_trial(values)
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:

@@ -1,0 +1,126 @@
+"""Samplers that the user names: any class or function that takes a seed and gives a sampler of Optuna."""
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from searchlight.search.errors import UsageError
+from searchlight.search.samplers.distinct import FIXED
+from searchlight.search.task_source import locate_file, strip_sent_folder
+from searchlight.trainables.registry import find_user_frame
+
+REFERENCE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")  # file.py:name or package.module:name
+
+
+class OwnSampler(BaseSampler):
+    """A sampler of the user, which is asked for whole trials only: Optuna's grid refuses points with some values.
+
+    Values that a point of the user lacks are drawn at random. All values of a trial are drawn at once, so the sampler
+    is shown the trial with what `before_trial` has stored in it.
+    """
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self.sampler = sampler
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {} if FIXED in trial.system_attrs else self.sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if FIXED in trial.system_attrs:
+            return {}
+        return self.sampler.sample_relative(study, _refresh(study, trial), search_space)
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
+        drawn_by = RandomSampler(seed=trial.number) if FIXED in trial.system_attrs else self.sampler
+        return drawn_by.sample_independent(study, _refresh(study, trial), param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        if FIXED not in trial.system_attrs:
+            self.sampler.before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        if FIXED not in trial.system_attrs:
+            self.sampler.after_trial(study, trial, state, values)
+
+
+def _refresh(study: Study, trial: FrozenTrial) -> FrozenTrial:
+    """Return `trial` as the study has it by now."""
+    return next(each for each in reversed(study.get_trials(deepcopy=False)) if each._trial_id == trial._trial_id)
+
+
+def is_reference(name: str) -> bool:
+    """Return whether `name` has the form of a sampler of the user: file.py:name or package.module:name."""
+    return REFERENCE.fullmatch(name) is not None
+
+
+def resolve_reference(name: str) -> str:
+    """Return file.py:name with the absolute path of a file that exists, and other names unchanged."""
+    path, _, function = name.rpartition(":")
+    return strip_sent_folder(f"{locate_file(Path(path))}:{function}") if path.endswith(".py") else name
+
+
+def create_own_sampler(name: str, seed: int) -> BaseSampler:
+    """Return the sampler that the class or function `name` gives for `seed`.
+
+    Raises:
+        UsageError: It cannot be imported, it raises an error, or it gives something else.
+    """
+    module, _, function = name.rpartition(":")
+    try:
+        with redirect_stdout(sys.stderr):  # standard output may be used for JSON
+            imported = _execute_file(module) if module.endswith(".py") else _import_module(module)
+            if (create := getattr(imported, function, None)) is None:
+                raise UsageError(f"--sampler must name a function in {module}, but there is no {function!r}.")
+            sampler = create(seed=seed)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        where = find_user_frame(traceback.format_exc())
+        told = f"{type(error).__name__}: {error}{f', at {where}' if where else ''}"
+        raise UsageError(f"--sampler must be callable as {function}(seed={seed}), but {name} raised {told}") from error
+    if not isinstance(sampler, BaseSampler):
+        given = type(sampler).__name__
+        raise UsageError(f"--sampler must give an optuna.samplers.BaseSampler, but {name} gave an object of {given}.")
+    return OwnSampler(sampler)
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import the module `name`, which is installed or in the current folder."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _execute_file(text: str) -> ModuleType:
+    """Execute a file, which may import the modules next to it, as a module of a name that no other file has."""
+    path = locate_file(Path(text))
+    if not path.is_file():
+        raise UsageError(f"--sampler must be in a file that exists, but there is no {path}.")
+    name = f"sampler_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # as Python does for a script
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
