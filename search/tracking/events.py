@@ -84,6 +84,11 @@ def _make_trial_end(trial: FrozenTrial, changes: TrialChanges, objectives: Seque
     )
 
 
+def name_run(number: int, event: Event) -> str:
+    """Return the name of the run of trial `number`, of its event "started"."""
+    return f"{'trial' if event['confirms'] is None else 'confirm'}-{number:03d}"
+
+
 def write_spool(folder: Path, refused: Sequence[Event], end: Event | None) -> None:
     """Write refused events and the unsent end of the search. Remove the file if there are none."""
     path = folder / SPOOL

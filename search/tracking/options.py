@@ -1,14 +1,16 @@
-"""The options of MLflow."""
+"""The options of trackers: MLflow and others."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator
 
-from searchlight.search.option import option
+from searchlight.search.option import Choice, option
 from searchlight.search.storage.options import StorageOptions
 from searchlight.trainables.filesystem.paths import StoragePath
+
+TRACKERS = ("mlflow", "tensorboard", "wandb", "none")
 
 
 def parse_model_name(value: Any) -> Any:
@@ -23,8 +25,14 @@ def parse_model_name(value: Any) -> Any:
 
 
 class TrackingOptions(StorageOptions):
-    """What is logged to MLflow, and where. By default, its database lies beside the searches."""
+    """What is logged, and where. By default, the database of MLflow lies beside the searches."""
 
+    tracker: Annotated[str, Choice(TRACKERS)] = option(
+        "Storage and tracking",
+        "mlflow",
+        "NAME",
+        "Where trials are logged: mlflow, tensorboard or wandb (offline, unless WANDB_MODE is set), or none.",
+    )
     register_: Annotated[str | None, BeforeValidator(parse_model_name)] = option(
         "Storage and tracking",
         None,
@@ -42,6 +50,12 @@ class TrackingOptions(StorageOptions):
     def makes_model(self) -> bool:
         """Whether the best checkpoint becomes a model in MLflow at the end."""
         return self.register_ is not None
+
+    def find_problems(self) -> Iterator[str]:
+        """Yield a line for each contradiction with the tracker."""
+        yield from super().find_problems()
+        if self.makes_model and self.tracker != "mlflow":
+            yield f"--register must come with --tracker mlflow, which registers models, but got {self.tracker}."
 
     @classmethod
     def from_stored(cls, options: Mapping[str, Any], place: StoragePath) -> Self:

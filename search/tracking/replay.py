@@ -37,7 +37,7 @@ from searchlight.trainables.filesystem.paths import StoragePath
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-FILES = ("trials.parquet", "report.html")
+FILES = ("trials.parquet", "report.html", "best.yaml")
 
 
 def replay(place: StoragePath) -> str:

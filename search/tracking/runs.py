@@ -1,5 +1,6 @@
 """The runs of one search in MLflow: a parent, and a nested child per trial. Repeated calls create no duplicates."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ from searchlight.search.study.trial import get_outcome
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.description import format_commands
 from searchlight.search.tracking.errors import error_message, get_http_status
-from searchlight.search.tracking.events import Event
+from searchlight.search.tracking.events import Event, name_run
 from searchlight.search.tracking.mlflow_database import create_database
 from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.run_content import (
@@ -89,6 +90,8 @@ class Runs:
         if not self.run_id:
             task = self.about["config"]["task"]
             source = {"mlflow.source.name": task, "mlflow.source.type": "LOCAL", "task": task}
+            if command := self.about["config"].get("command"):
+                source["command"] = shlex.join(command)
             note = {NOTE: self._link_trials(f"The search has not ended.\n\n{format_commands(config.path)}")}
             start = int(1000 * (time.time() if self.start_time is None else self.start_time))
             tags = {**self._tags, **source, **note}
@@ -293,13 +296,11 @@ class Runs:
             return
         known = {"precision": event["config"].get("precision"), "copied_from": event["copied_from"]}
         known |= {"mlflow.parentRunId": self.run_id, "trial_id": number, "purpose": "search"}
-        name = f"trial-{number:03d}"
         if (confirms := event["confirms"]) is not None:
             confirmed = describe_config(confirms["trial"])
             known |= {"purpose": CONFIRM, "confirms": confirmed, "seed": confirms["seed"]}
-            name = f"confirm-{number:03d}"
         tags = self._tags | {name: str(value) for name, value in known.items() if value not in (None, "")}
-        run = self._client.create_run(self.experiment_id, event["time"], tags, name)
+        run = self._client.create_run(self.experiment_id, event["time"], tags, name_run(number, event))
         self._children[number] = run.info.run_id
 
 

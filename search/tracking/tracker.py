@@ -1,10 +1,9 @@
-"""Reports a search to MLflow from a thread, so that a slow or unreachable server never blocks the search."""
+"""The tracker of a search. It reports to MLflow from a thread, so that a slow server never blocks the search."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,17 +12,20 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import replay_command
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking import provenance
+from searchlight.search.tracking.base import Tracker
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
-from searchlight.search.tracking.events import SPOOL, Event, build_events, make_search_end, write_spool
+from searchlight.search.tracking.events import SPOOL, Event, build_events, write_spool
 from searchlight.search.tracking.options import TrackingOptions
+from searchlight.search.tracking.run_files import NoRuns, RunFiles, RunWriter
 from searchlight.search.tracking.runs import Runs
+from searchlight.search.tracking.tensorboard import TensorBoardRuns
 from searchlight.search.tracking.uri import redact, resolve_tracking_uri, tracking_environment
+from searchlight.search.tracking.wandb import WandbRuns
 
 LATEST_S = 30.0  # MLflow is connected after this time, even without a report
 RETRY_S = 2.0
@@ -33,17 +35,13 @@ CALL_S = 15.0  # how long a running call may take at the end
 LINGER_S, LONGEST_S, SPARED = 1.0, 10.0, 4.0
 SENDERS = 4  # concurrent calls to a server, which has as many workers by default
 TRIES = 3  # attempts to send artifacts at the end
-END_TIMEOUT_S = 60.0
-HURRIED_S = 3.0  # END_TIMEOUT_S after a second Ctrl-C
-ERROR_NOTE = "The search ended with an error."
 
 
-class MLflowCallback(TrialCallback):
+class MLflowCallback(Tracker):
     """Reports a search to MLflow. Every call returns at once; `finish` waits until all events are sent.
 
     It connects with the first report or after LATEST_S, since MLflow's import and a new database would slow down the
-    start of the gangs. An unavailable server loses no events, since the study stores each event first. If the search
-    raises an error, the parent run ends as failed.
+    start of the gangs. An unavailable server loses no events, since the study stores each event first.
 
     Args:
         earlier: The trials of a resumed search. All events of those whose runs are incomplete are sent. Sending a
@@ -80,15 +78,6 @@ class MLflowCallback(TrialCallback):
         self._thread = threading.Thread(target=self._run, daemon=True, name="mlflow")
         self._thread.start()
 
-    def __enter__(self) -> "MLflowCallback":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is not None:
-            timeout_s = HURRIED_S if issubclass(kind, KeyboardInterrupt) else END_TIMEOUT_S
-            with suppress(TrackingError):  # the search's own error comes first; unsent events are kept
-                self.finish(make_search_end("FAILED", ERROR_NOTE), [], timeout_s)
-
     @property
     def experiment_id(self) -> str:
         """The experiment's id, or "" until MLflow has answered."""
@@ -99,21 +88,19 @@ class MLflowCallback(TrialCallback):
         """The parent run's id, or "" until MLflow has answered."""
         return self._runs.run_id
 
+    @property
+    def mlflow(self) -> dict[str, str]:
+        return {"tracking_uri": self.tracking_uri, "experiment_id": self.experiment_id, "run_id": self.run_id}
+
     def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
         self._changed[trial.number] = trial, is_over
         if not self._needed.is_set() and get_reports(trial):
             self._needed.set()
 
     def request_connection(self) -> None:
-        """Connect now, since the search is about to end and connecting takes seconds."""
         self._needed.set()
 
     def finish(self, end: Event, files: list[Path], timeout_s: float) -> None:
-        """End the parent run with the event `end` and these `files`. Wait until MLflow has all events.
-
-        Raises:
-            TrackingError: `timeout_s` has passed, or MLflow refused events.
-        """
         self._end, self._files = end, files
         self._needed.set()
         self._finishing.set()
@@ -250,8 +237,8 @@ def create_tracker(
     study: SearchStudy,
     say: Callable[[str], None],
     nodes: Sequence[Mapping[str, float]] | None = None,
-) -> MLflowCallback:
-    """Create the callback that logs a search to MLflow. First, it logs data of the study that MLflow has missed.
+) -> Tracker:
+    """Create the tracker of a search. First, it records what the study has and an earlier driver did not record.
 
     Args:
         config: Where the search is, and where it is logged.
@@ -261,11 +248,26 @@ def create_tracker(
         say: Called with a line for the user.
         nodes: The resources of each node of Ray, or None if no trial will run any more.
     """
+    prepare = None
+    if nodes is not None:
+        prepare = partial(provenance.write, config.local_path, options["task"], modules, nodes)
+    trials = study.get_trials()
+    if config.tracker != "mlflow":
+        create_writer = partial(_create_writer, config, study.metadata["id"])
+        places = config.local_path, config.path, config.tracker
+        return RunFiles(*places, create_writer, study.objectives, trials, say, prepare)
     write_spool(config.local_path, [], None)  # of an earlier driver: the study has the trials
     location = resolve_tracking_uri(config, tracking_environment(study.metadata))
     start_time = running_time(study.get_record()).start
     runs = Runs(config, *location, study.metadata, study.objectives, start_time, options)
-    prepare = None
-    if nodes is not None:
-        prepare = partial(provenance.write, config.local_path, options["task"], modules, nodes)
-    return MLflowCallback(runs, study.get_trials(), say, prepare)
+    return MLflowCallback(runs, trials, say, prepare)
+
+
+def _create_writer(config: TrackingOptions, search_id: str) -> RunWriter:
+    if config.tracker == "tensorboard":
+        return TensorBoardRuns(config.local_path)
+    return (
+        WandbRuns(config.local_path, config.experiment, config.name, search_id)
+        if config.tracker == "wandb"
+        else NoRuns()
+    )

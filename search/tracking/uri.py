@@ -53,7 +53,14 @@ def prepare_process() -> None:
 
 
 def check_tracking(options: TrackingOptions, environment: Mapping[str, str]) -> None:
-    """Raise a UsageError for an invalid tracking URI. Send no requests, since a server may become available."""
+    """Raise a UsageError for an invalid tracking URI, or a tracker that is not installed.
+
+    Send no requests, since a server may become available.
+    """
+    if options.tracker == "wandb" and find_spec("wandb") is None:
+        raise UsageError("--tracker wandb must have the package wandb, but it is not installed. pip install wandb")
+    if options.tracker != "mlflow":
+        return
     uri = options.tracking_uri or environment.get(URI, "")
     if isinstance(options.storage, RemotePath):
         _check_bucket(options.storage, uri, environment)

@@ -176,6 +176,26 @@ def local_copy(where: StoragePath) -> Iterator[Path]:
         yield local
 
 
+@contextmanager
+def synced(folder: StoragePath) -> Iterator[Path]:
+    """Yield the local path of a folder, which may be missing. That of one in a bucket is a copy, uploaded at the end.
+
+    Raises:
+        OSError: Files could not be copied.
+    """
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="searchlight-") as temporary:
+        local = Path(temporary) / folder.name
+        with suppress(FileNotFoundError):
+            download(folder, local)
+        try:
+            yield local
+        finally:
+            upload(local, folder)
+
+
 def copy(source: StoragePath, target: StoragePath) -> None:
     """Copy a file. Within a bucket, copy it without a download.
 
