@@ -1,4 +1,4 @@
-"""Print the table of a finished or running search, and write its report.html and trials.parquet.
+"""Print the table of a finished or running search, and write its report.html, trials.parquet and best.yaml.
 
 python search/report.py NAME [--storage runs] [--replay] [--log-model | --register MODEL]
 python search/report.py NAME --compare OTHER [--compare ANOTHER]
@@ -18,8 +18,10 @@ import click
 
 from searchlight.search.analysis import comparison
 from searchlight.search.analysis.divergence import find_divergence
+from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.reporting.best_params import write_best_params
 from searchlight.search.reporting.console.command_line import Command, exit_with
 from searchlight.search.reporting.console.summary import print_confirmations, print_trials
 from searchlight.search.reporting.console.tables import build_details, create_report_console, print_line
@@ -40,7 +42,7 @@ from searchlight.trainables.filesystem.paths import StoragePath
 def main(
     name: str, storage: str, replay: bool, log_model: bool, register: str | None, compare: tuple[str, ...]
 ) -> None:
-    """Print the trials of a search, and write its report.html and trials.parquet again, or compare searches.
+    """Print the trials of a search, and write its result files again, or compare searches.
 
     NAME and OTHER are the name of a search or its folder.
     """
@@ -64,6 +66,7 @@ def main(
     try:
         write_report(record, page)
         write_parquet(record.all_trials, folder / "trials.parquet")
+        write_best_params(SearchResult.from_record(record), folder)
     except OSError as error:
         raise UsageError(f"--storage must be a folder that can be written to, but {error}.") from error
     print_line(console, f"page: {page}")

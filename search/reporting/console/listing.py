@@ -23,15 +23,16 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
     from searchlight.search.space.flatten import flatten
 
     print(to_yaml(plan.config), end="")
-    print(f"# {plan.schedule}" if plan.is_limited else "# a trial ends when its function returns")
+    print(f"# {_describe_schedule(plan)}")
     if plan.config.fidelity != "epochs" and plan.space.epochs is not None:
         print(f"# a trial ends after {plan.space.epochs} epochs at the latest")
-    print(f"# {_describe_checkpoints(plan)}")
-    if line := _describe_confirmation(plan):
+    if not plan.command:
+        print(f"# {_describe_checkpoints(plan)}")
+    if line := describe_confirmation(plan):
         print(f"# {line}")
     if cost is not None:
         print(f"# cost: {format_estimate(cost)}")
-    else:
+    elif not plan.command:
         print("# cost: unknown until --preflight measures an epoch")
     for note in plan.notes:
         print(f"# {note}")
@@ -48,7 +49,14 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
             print(f"# fixed: {key} {value}")
 
 
-def _describe_confirmation(plan: Any) -> str:
+def _describe_schedule(plan: Any) -> str:
+    end = "program ends" if plan.command else "function returns"
+    if plan.is_limited:
+        return str(plan.schedule)
+    return f"a trial ends when its {end}" + (f"; {plan.schedule}" if plan.config.scheduler != "none" else "")
+
+
+def describe_confirmation(plan: Any) -> str:
     """Return a line with the expected cost of the search's confirmation, or "" without one."""
     runs, confirmation = plan.confirming_runs, plan.confirmation
     if confirmation is None:

@@ -30,6 +30,7 @@ from searchlight.search.analysis.confirmed_best import (
     list_failed_runs,
 )
 from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.command.options import list_words
 from searchlight.search.config import SearchConfig
 from searchlight.search.formatting import (
     format_command,
@@ -48,12 +49,14 @@ from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import ConfirmingRun, get_best_epoch, get_best_value, get_outcome
 from searchlight.search.tracking.run_content import AMONG_TRAININGS
 from searchlight.search.tracking.uri import URI, redact
+from searchlight.trainables.command.trial_folder import OUTPUT, TRIALS
 from searchlight.trainables.filesystem.paths import StoragePath
 
 if TYPE_CHECKING:
     from searchlight.search.analysis.result import SearchResult
 
 OF_A_RUN = ("workers", "cpus_per_worker", "gpus_per_worker", "seed")  # options that are valid with --once
+RESULT_FILES = ("best.yaml", "trials.parquet", "search.yaml", "environment.json", "preflight.json")
 FAILURES = 3  # kinds of failures in the summary; the report has all
 
 
@@ -100,11 +103,16 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
             run = ConfirmingRun.from_trial(trial)
             say(f"confirmation: {describe_config(run.trial)} {get_outcome(trial)} under seed {run.seed}")
         origin = "" if result.best.run is None else f", of confirming run {result.best.run}"
-        say(f"checkpoint: {result.best.checkpoint or 'reported without one'}{origin}")
+        if record.about["config"].get("command"):
+            say(f"output: {location / TRIALS / str(result.best.trial_id) / OUTPUT}")
+        else:
+            say(f"checkpoint: {result.best.checkpoint or 'reported without one'}{origin}")
     if result.front:
         say(f"front: {len(result.front)} trials{'' if quiet else ', marked *'}")
-    for line in view_instructions(result.mlflow, location):
+    for line in view_instructions(result.mlflow, location, record.about["config"].get("tracker", "mlflow")):
         say(f"look: {line}")
+    if names := list_result_files(location):
+        say(f"files: {', '.join(names)} in {location}")
     if "model" in result.mlflow:
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
     if record.about["config"]["once"]:
@@ -199,12 +207,18 @@ def _print_confirmed_configs(console: Console, confirmation: Confirmation) -> No
     console.print(build_details([head, *([f"  {label}", *cells] for label, *cells in rows)]), soft_wrap=True)
 
 
-def view_instructions(mlflow: Mapping[str, str], location: StoragePath) -> Iterator[str]:
-    """Yield the report, and the address of the search in MLflow or the command that serves it."""
+def view_instructions(mlflow: Mapping[str, str], location: StoragePath, tracker: str = "mlflow") -> Iterator[str]:
+    """Yield the report, and the address of the search in MLflow or the command that serves it or another `tracker`."""
     page = location / "report.html"
     with suppress(OSError):  # an unavailable bucket, which was reported before
         if page.exists():
             yield str(page)
+    if tracker == "tensorboard":
+        yield f"tensorboard --logdir {shlex.quote(str(location / 'tensorboard'))}"
+    elif tracker == "wandb":
+        yield f"wandb sync {shlex.quote(str(location / 'wandb'))}/offline-run-*"
+    if not mlflow:
+        return
     uri = redact(mlflow["tracking_uri"])
     parts = urlsplit(uri)
     path = f"#/experiments/{mlflow['experiment_id']}/runs/{mlflow['run_id']}?{urlencode(AMONG_TRAININGS)}"
@@ -219,6 +233,13 @@ def view_instructions(mlflow: Mapping[str, str], location: StoragePath) -> Itera
     yield f"{command} ui --backend-store-uri {store}, then http://127.0.0.1:5000/{run}"
 
 
+def list_result_files(location: StoragePath) -> list[str]:
+    """Return the names of the other files with results of the search at `location`. An unavailable bucket has none."""
+    with suppress(OSError):
+        return [name for name in RESULT_FILES if (location / name).exists()]
+    return []
+
+
 def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     """Return the command that trains the config of `best` again, or the task's defaults if it is None."""
     config: Mapping[str, Any] = translate_retired_keys(record.about["config"])
@@ -227,7 +248,8 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]
     whole, params = (flatten(best.user_attrs["config"]), best.params) if best else ({}, {})
     values = {**config["set"], **{name: whole.get(name, value) for name, value in params.items()}}
-    words = [*shlex.split(format_command("run")), task, "--once"]
+    command = config.get("command")
+    words = [*shlex.split(format_command("run")), *([] if command else [task]), "--once"]
     for metric in config["objective"]:
         words += ["--objective", metric]
     if config["experiment"] != (label or task):
@@ -239,4 +261,6 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
         words += ["--storage", config["storage"]]
     for name, value in values.items():
         words += ["--set", f"{name}={'none' if value is None else value}"]
+    if command:
+        words += [*list_words(config), "--", *command]
     return shlex.join(words)

@@ -121,6 +121,13 @@ def test_look_names_an_existing_report(ended):
     assert f"look: {ended.folder}/report.html\n" in ended.told()
 
 
+def test_other_result_files_are_named_if_they_exist(ended):
+    assert "\nfiles: " not in ended.told()
+    for name in ("trials.parquet", "best.yaml"):
+        (ended.folder / name).touch()
+    assert f"\nfiles: best.yaml, trials.parquet in {ended.folder}\n" in ended.told()
+
+
 def test_commands_continue_and_repeat_the_search(ended):
     folder = str(ended.folder.parent)
     words = [*shlex.split(format_command("resume")), "s1", "--storage", folder, "--trials", "6"]

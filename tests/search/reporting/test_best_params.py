@@ -1,0 +1,70 @@
+import ast
+import shlex
+from dataclasses import replace
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.cli import searchlight
+from searchlight.search.reporting.best_params import FORMATS, write_best_params
+from tests.search.stored_studies import Search
+
+VALUES = {"lr": 1e-05, "name": "a b", "layers": [1, 2], "fp16": False, "clip": None, "inner.depth": 3}
+
+
+def best(folder, *arguments):
+    words = ["best", "one", "--storage", str(folder), *arguments]
+    return CliRunner().invoke(searchlight, words, catch_exceptions=False)
+
+
+@pytest.fixture
+def search(tmp_path):
+    """A search with two completed trials, of which the second is the best, and a parameter that --set gives."""
+    search = Search(tmp_path, set={"inner.depth": "2"})
+    search.run(0.25)
+    search.run(0.5)
+    yield search
+    search.store.close()
+
+
+def test_formats_can_be_read_back():
+    assert yaml.safe_load(FORMATS["yaml"](VALUES)) == VALUES
+    assert ast.literal_eval(FORMATS["python"](VALUES)) == VALUES
+    words = shlex.split(FORMATS["args"](VALUES))
+    expected = {f"--{name}": str(value) for name, value in VALUES.items()}
+    assert dict(zip(words[::2], words[1::2], strict=True)) == expected
+
+
+def test_best_config_is_printed_with_what_set_gives(search, tmp_path):
+    lr = search.study.get_trial(1).params["lr"]
+    assert best(tmp_path, "--format", "args").stdout == f"--lr {lr} --inner.depth 2\n"
+    assert yaml.safe_load(best(tmp_path).stdout) == {"lr": lr, "inner.depth": 2}
+    assert ast.literal_eval(best(tmp_path, "--format", "python").stdout) == {"lr": lr, "inner.depth": 2}
+
+
+def test_confirmed_config_is_the_best(search, tmp_path):
+    for seed in (1, 2, 3):
+        search.confirm(0, seed, 0.9 + seed / 1000)
+        search.confirm(1, seed, 0.1 + seed / 1000)
+    result = SearchResult.from_record(search.study.get_record())
+    assert result.best.trial_id == 0
+    assert write_best_params(result, tmp_path)
+    text = (tmp_path / "best.yaml").read_text()
+    assert text.startswith("# trial 0 of one, val/score 0.25 in the search\n# trial 0 is the best of 2 finalists")
+    assert yaml.safe_load(text) == {"lr": 0.5, "inner.depth": 2}  # of the confirming runs
+
+
+def test_search_without_a_result_has_no_best_config(tmp_path):
+    search = Search(tmp_path)
+    search.run(outcome="failed", reason="no luck")
+    refused = best(tmp_path)
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "name must be a search with a result, but no trial of one has one.\n",
+    )
+    (tmp_path / "best.yaml").write_text("lr: 1.0\n")  # of a driver before a trial was taken back
+    assert not write_best_params(replace(SearchResult.from_record(search.study.get_record()), best=None), tmp_path)
+    assert not (tmp_path / "best.yaml").exists()
+    search.store.close()
