@@ -11,19 +11,34 @@ if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
     from searchlight.search.experiment.runner import resume, run
     from searchlight.search.study.record import load_search
+    from searchlight.trainables.command.hook.searchlight_hook import params, report, should_stop
     from searchlight.trainables.task import Task, TaskConfig, searchable
 
 __version__ = "0.1.0"
-__all__ = ["SearchConfig", "Task", "TaskConfig", "load_search", "resume", "run", "searchable"]
+__all__ = [
+    "SearchConfig",
+    "Task",
+    "TaskConfig",
+    "load_search",
+    "params",
+    "report",
+    "resume",
+    "run",
+    "searchable",
+    "should_stop",
+]
 
 _MODULES = {
     "SearchConfig": "search.config",
     "Task": "trainables.task",
     "TaskConfig": "trainables.task",
     "load_search": "search.study.record",
+    "params": "trainables.command.hook.searchlight_hook",
+    "report": "trainables.command.hook.searchlight_hook",
     "resume": "search.experiment",
     "run": "search.experiment",
     "searchable": "trainables.task",
+    "should_stop": "trainables.command.hook.searchlight_hook",
 }
 
 

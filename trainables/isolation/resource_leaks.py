@@ -24,7 +24,13 @@ GIB = 2**30
 # Packages that start threads for the life of the process.
 LASTING_THREADS = ("ray", "torch", "grpc", "tqdm", "searchlight")
 # Parts of the commands of processes that libraries start in this way.
-LASTING_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "compile_worker", "torch_shm")
+LASTING_PROCESSES = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "compile_worker",
+    "torch_shm",
+    "command/forking.py",
+)
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/memfd:")
 RAY_SESSION = "/session_20"  # part of the path of each file of Ray
 

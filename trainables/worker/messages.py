@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from searchlight.trainables.command.settings import CommandSettings
+
 Outcome = Literal["completed", "diverged", "failed", "interrupted"]
 Reached = Literal["nothing", "assigned", "begun"]
 
@@ -26,6 +28,7 @@ class WorkerSettings:
         stall_timeout: Seconds without progress after which a trial fails. None: what its epochs suggest.
         recycle_after: The number of trials after which the worker's process is replaced, or None.
         audit: What the first worker of the search audits before its first trial, or None.
+        command: What the task runs if it is a command.
         gpus: The GPU-seconds that one second of a trial costs: the GPUs of all ranks, or the workers if none has a GPU.
     """
 
@@ -37,6 +40,7 @@ class WorkerSettings:
     stall_timeout: float | None = None
     recycle_after: int | None = None
     audit: dict[str, Any] | None = None
+    command: CommandSettings | None = None
     gpus: float = 1.0
 
 
@@ -57,6 +61,10 @@ class GangSettings:
     registry: Any
     max_failures: int
     worker: WorkerSettings
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GangSettings":
+        """Return these settings: Tune copies them for each trial, and the registry's handle alone takes 31 KiB."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,16 @@ class Session:
 
     Args:
         rays: The functions that Ray Train set up in this worker.
+        find_start: Returns the number of reports after which the trial continues without a checkpoint.
     """
 
-    def __init__(self, segment: SegmentAssignment, runner: TrialRunner, rays: Any) -> None:
+    def __init__(
+        self,
+        segment: SegmentAssignment,
+        runner: TrialRunner,
+        rays: Any,
+        find_start: Callable[[SegmentAssignment], int] = lambda segment: 0,
+    ) -> None:
         self.segment = segment
         self.runner = runner
         self.context = runner.context
@@ -80,6 +87,7 @@ class Session:
         self.checkpoints: list[tuple[StoragePath, ray.train.ReportedCheckpoint]] = []
         self.thread: threading.Thread | None = None
         self._rays = rays
+        self._find_start = find_start
         self._budget = segment.budget
         self._since = time.perf_counter()  # a report costs the time since the one before, or since the call
         self._usage = ResourceUsage(self.context.device)
@@ -123,6 +131,11 @@ class Session:
         if error is not None:
             logger.warning("after its last report the function raised %r", error)
         yield self._end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the trial has ended with its last report, so that the function only finishes."""
+        return self._end is not None
 
     def close(self) -> None:
         """End a function that waits in a report."""
@@ -202,12 +215,12 @@ class Session:
         elif any(arrival.stop for arrival in arrivals):
             end = build_interruption([(arrival.stop, arrival.leaving) for arrival in arrivals])
             if report.checkpoint or not isinstance(end, Migration):  # without a checkpoint, all work would be repeated
-                self._end_trial(end)
+                self.end_trial(end)
 
     def _wait_for_segment(self) -> None:
         segment = self._segments.get()
         if segment is None:
-            self._end_trial(SegmentEnd("interrupted", "its trial does not continue in this worker"))
+            self.end_trial(SegmentEnd("interrupted", "its trial does not continue in this worker"))
         self.segment, self._budget = segment, segment.budget
 
     def get_checkpoint(self) -> Any:
@@ -234,6 +247,8 @@ class Session:
             path, chosen_report = chosen
             self.number = chosen_report["epoch"]
             self._record_checkpoint(parse_path(path), chosen_report["metrics"])
+        else:
+            self.number = self._find_start(self.segment)
         if self.number < self.segment.epoch:
             logger.info(
                 "without a checkpoint of report %d it continues after report %d: repeated reports are dropped",
@@ -279,7 +294,7 @@ class Session:
         self._gather_arrivals(_Arrival(True))
         if max(self.number, self.segment.epoch) == 0:
             self._fail("the function must call ray.train.report, but returned without")
-        self._end_trial(SegmentEnd("completed", ""))
+        self.end_trial(SegmentEnd("completed", ""))
 
     def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:
         """Wait for all ranks, and return the arrival of each."""
@@ -304,13 +319,18 @@ class Session:
                 reason = f"{objective} is {value} in report {self.number}"
                 last = EpochReport(self.number, numbers, None, costs)
                 divergence = Divergence("objective", self.number)
-                self._end_trial(SegmentEnd("diverged", reason, divergence=divergence, last=last))
+                self.end_trial(SegmentEnd("diverged", reason, divergence=divergence, last=last))
 
     def _fail(self, reason: str) -> NoReturn:
-        self._end_trial(SegmentEnd("failed", reason))
+        self.end_trial(SegmentEnd("failed", reason))
 
-    def _end_trial(self, report: WorkerReport) -> NoReturn:
-        self._end = report
+    def end_trial(self, report: WorkerReport) -> NoReturn:
+        """End the trial with its last report, unless it has ended before.
+
+        Raises:
+            TrialEnded: Always.
+        """
+        self._end = self._end or report
         raise TrialEnded
 
     def _add_checkpoint_part(
@@ -326,7 +346,7 @@ class Session:
                 stack.callback(shutil.rmtree, source)
             return source
         except UnwritableError as error:  # ends the trial, since the function might catch the error
-            self._end_trial(build_unwritable(error, self.context))
+            self.end_trial(build_unwritable(error, self.context))
         except OSError as error:
             self._fail(f"its checkpoint must be readable and its storage have room, but got {error}")
 
@@ -337,7 +357,7 @@ class Session:
         try:
             directory.publish_parts(source, path, parts, metadata, self.context)
         except UnwritableError as error:
-            self._end_trial(build_unwritable(error, self.context))
+            self.end_trial(build_unwritable(error, self.context))
         except OSError as error:
             self._fail(f"its storage must take a checkpoint, but got {error}")
         self.context.broadcast_object(None)  # now it is there for all ranks

@@ -36,7 +36,12 @@ class FunctionRunner(TrialRunner):
 
     At the end of a segment the function waits in its report. If the next segment continues the trial, the report
     returns. Otherwise it ends the function, and a later segment calls it again, which resumes from its checkpoint.
+
+    Attributes:
+        has_own_process: Whether each trial runs in a process that no other trial has used.
     """
+
+    has_own_process = False
 
     def __init__(self, settings: WorkerSettings, context: Context, *arguments: Any, **options: Any) -> None:
         if context.world_size == 1:
@@ -54,7 +59,8 @@ class FunctionRunner(TrialRunner):
         return own or super().thread
 
     def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        is_used, has_reported = self._trials > 0, self.held == (segment.trial, segment.epoch)
+        is_used = self._trials > 0 and not self.has_own_process
+        has_reported = self.held == (segment.trial, segment.epoch)
         for report in super()._run_segment(segment):
             if isinstance(report, SegmentEnd) and report.traceback and self.context.world_size == 1:
                 error = (report.reason.partition(":")[0], report.location)
@@ -79,8 +85,8 @@ class FunctionRunner(TrialRunner):
         self.drop_trial_unless_continued(segment)
         self.held = None
         if self._session is None:
-            self._session = Session(segment, self, self._rays)
-            self._session.start(load_class(self.task), self.watch_steps)
+            self._session = Session(segment, self, self._rays, self.find_start)
+            self._session.start(self._load_function(), self.watch_steps)
         else:
             self._session.proceed(segment)
         for report in self._session.generate_reports():
@@ -88,6 +94,13 @@ class FunctionRunner(TrialRunner):
             if report.done and isinstance(report, EpochReport):
                 self.held = (segment.trial, report.epoch)
             yield report
+
+    def find_start(self, segment: SegmentAssignment) -> int:
+        """Return the number of reports after which a trial without a checkpoint continues in `segment`."""
+        return 0
+
+    def _load_function(self) -> Callable[..., Any]:
+        return load_class(self.task)
 
     def _release(self) -> None:
         if self._session is not None:

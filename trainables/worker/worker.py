@@ -28,7 +28,7 @@ from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loa
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.private_api import get_ray_train_session_dir
-from searchlight.trainables.registry import enter_task_folder, find_user_frame, load_class
+from searchlight.trainables.registry import describe_missing_file, enter_task_folder, find_user_frame, load_class
 from searchlight.trainables.task import images
 from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.update.reduction import PeerFailed
@@ -62,7 +62,8 @@ def work(config: dict[str, Any], runner_class: "type[TrialRunner] | None" = None
     # Libraries that connect to Ray must find this cluster, not another one on the host.
     me, ranks = ray.get_runtime_context(), ray.train.get_context()
     os.environ["RAY_ADDRESS"] = me.gcs_address
-    device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
+    # The GPU of a command is its program's: a worker that touched it would take hundreds of MiB of its memory.
+    device = torch.device("cpu") if settings.rehearsal or settings.command else ray.train.torch.get_device()
     files = cached_on_node(settings.files, get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
@@ -86,6 +87,7 @@ class GangMember:
         self._gang = gang
         self._runner = runner
         self._turn = 0
+        self._sent: ray.ObjectRef[None] | None = None  # the last report
 
     def work(self) -> None:
         """Run segments until there are no more, or until new workers have to continue.
@@ -127,9 +129,11 @@ class GangMember:
         failed = isinstance(report, SegmentEnd) and (report.outcome == "failed" or report.alone)
         ending = "the trial before failed on one of its ranks" if failed and context.world_size > 1 else ""
         if context.rank == 0 or failed:
-            sent = self._registry.put.remote(self._gang, self._turn, report, ending)
+            if self._sent is not None:
+                ray.wait([self._sent])  # the registry takes calls in any order, and none after the last report
+            self._sent = self._registry.put.remote(self._gang, self._turn, report, ending)
             if report.done:  # only for the last one, since training must not wait for the registry
-                ray.get(sent)
+                ray.get(self._sent)
         if isinstance(report, SegmentEnd) and ending:
             # The other ranks wait in a collective that this one will not join; Train ends them all
             # and starts the group anew.
@@ -471,4 +475,4 @@ def _format_reason(error: BaseException) -> str:
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
     # On the CPU, torch raises a plain RuntimeError.
     memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message
-    return f"out of memory: {message}" if memory else message
+    return f"out of memory: {message}" if memory else message + describe_missing_file(error)

@@ -1,5 +1,6 @@
 """Send the messages between a search and its workers as text, and continue segments from them."""
 
+import copy
 import importlib
 import math
 import subprocess
@@ -76,3 +77,10 @@ def test_stack_of_libraries_alone_has_no_user_frame():
 def test_messages_are_imported_without_ray_and_torch():
     code = "import sys, searchlight.trainables.worker.messages; sys.exit(bool({'ray', 'torch'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_settings_of_gangs_are_not_copied_for_each_trial():
+    settings = messages.GangSettings(
+        1, {"CPU": 1.0}, "pack", False, object(), 3, messages.WorkerSettings("task.py:Task")
+    )
+    assert copy.deepcopy({"gang": settings})["gang"] is settings

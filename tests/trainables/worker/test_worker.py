@@ -13,6 +13,7 @@ import pytest
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import file
 from searchlight.trainables.precision import Diverged
+from searchlight.trainables.preflight.findings import describe_error
 from searchlight.trainables.worker.messages import Divergence, Migration, SegmentEnd
 from searchlight.trainables.worker.worker import build_interruption, check_secondary_objectives
 from tests.trainables.toy_models import Compiled, Regression, identical
@@ -162,6 +163,16 @@ def test_file_error_of_the_task_itself_fails_its_trial(stretch, monkeypatch, met
     monkeypatch.setattr(Regression, method, refuse)
     (end,) = workers().run(stretch())
     assert (end.outcome, end.unwritable) == ("failed", False)
+
+
+def test_missing_data_file_is_answered_with_an_absolute_path(stretch, monkeypatch, tmp_path):
+    for name, remedy in [("data.csv", ". Workers get no data files: give an absolute path"), (tmp_path / "no.csv", "")]:
+        monkeypatch.setattr(Regression, "evaluate", lambda _, name=name: Path(name).read_text())
+        (end,) = workers().run(stretch())
+        assert end.reason == f"FileNotFoundError: [Errno 2] No such file or directory: {str(name)!r}{remedy}"
+        with pytest.raises(FileNotFoundError) as caught:
+            Path(name).read_text()
+        assert describe_error(caught.value) == end.reason
 
 
 def test_file_that_grows_too_large_fails_its_trial(stretch, monkeypatch):

@@ -1,0 +1,94 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchlight.trainables.command.collector import Measurement
+from searchlight.trainables.command.output import OutputPatterns
+
+
+def find(texts, *lines):
+    reader = OutputPatterns(texts)
+    return [(found.step, dict(found.metrics)) for line in lines for found in reader.find(line)]
+
+
+def test_first_group_of_a_pattern_is_the_value():
+    line = "step 250: train loss 1.9, val loss 2.0431"
+    assert find(["val/loss=val loss ([0-9.]+)"], line) == [(None, {"val/loss": 2.0431})]
+
+
+def test_group_named_step_is_the_step():
+    pattern = r"val/loss=step (?P<step>\d+): .*val loss ([0-9.]+)"
+    assert find([pattern], "step 250: train loss 1.9, val loss 2.0431") == [(250, {"val/loss": 2.0431})]
+
+
+def test_group_named_value_is_the_value():
+    assert find([r"loss=(train|val) loss (?P<value>\S+)"], "val loss 0.5") == [(None, {"loss": 0.5})]
+
+
+def test_values_of_one_line_are_one_measurement():
+    texts = [r"loss=loss: (\S+)", r"accuracy=accuracy: (\S+)"]
+    assert find(texts, "loss: 0.2500, accuracy: 93%") == [(None, {"loss": 0.25, "accuracy": 93})]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("-2", -2), ("0.25.", 0.25), ("inf", math.inf), (".5,", 0.5), ("1_000", 1000)]
+)
+def test_numbers_are_read_as_programs_print_them(text, value):
+    assert find([r"loss=loss (\S+)"], f"loss {text}") == [(None, {"loss": value})]
+
+
+def test_nan_is_a_value():
+    ((_, metrics),) = find([r"loss=loss (\S+)"], "loss nan")
+    assert math.isnan(metrics["loss"])
+
+
+def test_text_that_is_no_number_is_no_value():
+    assert find([r"loss=loss (\S+)"], "loss is high") == []
+
+
+def test_parts_of_a_progress_bar_are_lines():
+    line = "\r  0%|  | 0/2 [loss=0.9]\r 50%|# | 1/2 [loss=0.5]\r100%|##| 2/2 [loss=0.25]\n"
+    assert [metrics["loss"] for _, metrics in find([r"loss=loss=([0-9.]+)"], line)] == [0.9, 0.5, 0.25]
+
+
+def test_colors_are_removed_before_a_pattern_is_applied():
+    assert find(["loss=^loss: ([0-9.]+)$"], "\x1b[1;32mloss\x1b[0m: \x1b[31m0.5\x1b[K") == [(None, {"loss": 0.5})]
+
+
+def test_json_line_gives_its_numbers_and_its_step():
+    line = '{"epoch": 3, "val": {"loss": 0.5}, "name": "run", "done": false}'
+    assert find(["val/loss=json"], line) == [(3, {"val/loss": 0.5, "done": 0})]
+
+
+def test_json_line_may_follow_the_head_of_a_log():
+    assert find(["loss=json"], 'INFO 12:00 main: {"loss": 0.5, "step": 7}') == [(7, {"loss": 0.5})]
+
+
+@pytest.mark.parametrize("line", ["{'loss': 0.5}", '{"loss": 0.5', '{"accuracy": 0.5}', '{"loss": "high"}', "{" * 9999])
+def test_other_lines_are_no_json_with_the_metric(line):
+    assert find(["loss=json"], line) == []
+
+
+@given(st.text())
+def test_no_line_breaks_the_reader(line):
+    assert all(
+        isinstance(found, Measurement) for found in OutputPatterns(["a=json", "b=(.)", "c=(?P<step>.)(.)"]).find(line)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loss", "must be like NAME=REGEX or NAME=json"),
+        ("=loss (.)", "must be like NAME=REGEX"),
+        ("loss=", "must be like NAME=REGEX"),
+        ("loss=loss (", "must have a regular expression"),
+        ("loss=loss .*", "must have parentheses"),
+        (r"loss=(?P<step>\d+)", "must have parentheses"),
+    ],
+)
+def test_wrong_pattern_is_refused_with_what_is_right(text, message):
+    with pytest.raises(ValueError, match=message):
+        OutputPatterns([text])

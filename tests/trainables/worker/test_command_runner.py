@@ -1,0 +1,316 @@
+"""Run programs as trials: what they print or report is judged, and may end them."""
+
+import os
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from searchlight.trainables.command.settings import CommandSettings, Flag
+from searchlight.trainables.command.trial_folder import TrialFolder
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import list_files, parse_path
+from searchlight.trainables.worker.command_runner import CommandRunner
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
+
+pytestmark = pytest.mark.usefixtures("as_in_a_worker")
+LIMIT_S = 120.0
+LOSS = r"loss=(?:step (?P<step>\d+) )?loss (\S+)"
+COUNT = """
+    import sys, time
+    for epoch in range(1, int(sys.argv[1]) + 1):
+        print(f"step {epoch} loss {1 / epoch}")
+"""
+ENDLESS = """
+    import itertools, os, time
+    print("pid", os.getpid())
+    for epoch in itertools.count(1):
+        print(f"step {epoch} loss {1 / epoch}")
+        time.sleep(0.01)
+"""
+# Saves each epoch before it is reported, and continues after the last one.
+RESUMING = """
+    import sys, time
+    from pathlib import Path
+    folder = Path(sys.argv[1])
+    begin = int((folder / "last").read_text()) if "--resume" in sys.argv else 0
+    print("begins after", begin)
+    for epoch in range(begin + 1, 100):
+        (folder / "last").write_text(str(epoch))
+        print(f"step {epoch} loss {1 / epoch}")
+        time.sleep(0.6)
+"""
+
+
+class Project:
+    """The folder of a user with a program, and a worker that runs its trials."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.trials = folder / "runs" / "name" / "trials"
+        self.folder.mkdir()
+        self.stopping = threading.Event()
+
+    def write(self, code: str, name: str = "train.py") -> None:
+        (self.folder / name).write_text(textwrap.dedent(code))
+
+    def worker(self, *words: str, **options: object) -> CommandRunner:
+        options = {"trial_root": str(self.trials), "metrics": (LOSS,), "stop_grace": 30.0, **options}
+        command = CommandSettings(
+            (sys.executable, "-u", "train.py", *words), str(self.folder), objectives=("loss",), **options
+        )
+        settings = WorkerSettings("", "loss", command=command)
+        return CommandRunner(settings, Context(), self.stopping)
+
+    def segment(self, epoch=0, until=100, is_last=True, trial=0, **config) -> SegmentAssignment:
+        folder = str(self.folder.parent / "checkpoints" / str(trial))
+        return SegmentAssignment(trial, {"seed": 7, **config}, epoch, until, folder, "a", is_last=is_last)
+
+    def output(self, trial: int = 0) -> list[str]:
+        return (self.trials / str(trial) / "output.txt").read_text().splitlines()
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path)
+
+
+def losses(reports):
+    return [report.metrics["loss"] for report in reports if isinstance(report, EpochReport)]
+
+
+def end(reports):
+    assert isinstance(reports[-1], SegmentEnd)
+    return reports[-1].outcome, reports[-1].reason
+
+
+def is_running(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_each_line_with_a_metric_is_a_report(project):
+    project.write(COUNT)
+    reports = [*project.worker("{epochs}").run(project.segment(epochs=3, until=3))]
+    assert losses(reports) == [1, 1 / 2, 1 / 3]
+    assert end(reports) == ("completed", "")
+    assert project.output() == ["step 1 loss 1.0", "step 2 loss 0.5", f"step 3 loss {1 / 3}"]
+
+
+def test_program_gets_its_parameters_and_runs_in_a_folder_with_links(project):
+    (project.folder / "data").mkdir()
+    (project.folder / "data" / "part.txt").write_text("0.25")
+    project.write("raise SystemExit('imported')", "logging.py")
+    project.write("""
+        import json, os, sys
+        from pathlib import Path
+        Path("written.txt").write_text("of the trial")
+        Path("data/more.txt").write_text("of the trial")
+        assert sys.argv[1:] == ["--seed", "7", "--lr", "0.1", "--model.depth", "3"], sys.argv
+        assert Path.cwd() == Path(os.environ["SEARCHLIGHT_TRIAL_DIR"])
+        assert json.loads(os.environ["SEARCHLIGHT_PARAMS"])["model.depth"] == 3
+        assert "RANK" not in os.environ
+        print("loss", Path("data/part.txt").read_text())
+    """)
+    (project.folder / "logging.py").unlink()
+    flags = {name: Flag((f"--{name}", "{value}")) for name in ("lr", "model.depth")}
+    worker = project.worker("--seed", "{seed}", flags=flags)
+    reports = [*worker.run(project.segment(trial=4, lr=0.1, model={"depth": 3}))]
+    assert (losses(reports), end(reports)) == ([0.25], ("completed", ""))
+    kept = {path.name for path in (project.trials / "4").rglob("*")}
+    assert kept == {"output.txt", "written.txt", "data", "more.txt"}, "links go with the program"
+    assert sorted(path.name for path in project.folder.rglob("*")) == ["data", "part.txt", "train.py"]
+
+
+def test_later_programs_have_the_imports_of_the_first_one(project, monkeypatch):
+    libraries = project.folder.parent / "site-packages"
+    libraries.mkdir()
+    (libraries / "slow.py").write_text("import os; PROCESS = os.getpid()")
+    monkeypatch.setenv("PYTHONPATH", str(libraries), prepend=os.pathsep)
+    project.write("import os, slow, sys; print('loss', int(slow.PROCESS == os.getpid())); sys.exit(sys.argv[1] == '1')")
+    worker = project.worker("{trial}", metrics=(r"loss=loss (\S+)",))
+    assert worker._server is not None
+    ends, outputs = [], []
+    for trial in range(4):
+        reports = [*worker.run(project.segment(trial=trial))]
+        worker.drop_trial_unless_continued(None)
+        worker._server.wait()
+        ends.append(end(reports)[0])
+        outputs.append(project.output(trial)[0])
+    assert ends == ["completed", "failed", "completed", "completed"]
+    assert outputs == ["loss 1", "loss 0", "loss 0", "loss 0"]
+    assert worker.recycle_reason == ""
+
+
+def test_files_of_the_user_may_have_any_name(project):
+    for name in ("search.py", "models.py", "my-script.py"):
+        project.write("x = 0.5", name)
+    project.write("import search, models; print('loss', search.x + models.x)")
+    reports = [*project.worker().run(project.segment())]
+    assert (losses(reports), end(reports)) == ([1.0], ("completed", ""))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import sys; print('loss 1'); sys.exit(3)", "exit code 3: loss 1"),
+        ("print('loss 1'); raise ValueError('too large')", "exit code 1: ValueError: too large"),
+        ("import os; os.kill(os.getpid(), 11)", "the program was killed by SIGSEGV"),
+        ("print('accuracy 1')", "the program ended without loss: it gave no metric. Name one of its output with "
+                                "--metric NAME=REGEX, or call searchlight.report"),
+        ("print('acc 1'); print('acc 2')", "the program ended without loss: it gave acc (2 times, output)"),
+    ],
+)  # fmt: skip
+def test_failure_says_what_happened(project, code, reason):
+    project.write(code)
+    reports = [*project.worker(metrics=(LOSS, r"acc=acc (\S+)")).run(project.segment())]
+    assert end(reports) == ("failed", reason)
+    assert "output.txt" in reports[-1].traceback
+
+
+def test_failure_has_the_last_lines_of_the_output_and_its_place(project):
+    project.write("for i in range(99): print('line', i)\ndef main():\n    raise KeyError('lr')\nmain()")
+    failed = [*project.worker().run(project.segment())][-1]
+    assert failed.reason == "exit code 1: KeyError: 'lr'"
+    assert failed.traceback.startswith("line ")
+    assert failed.location == f"{project.folder}/train.py, line 3, in main", "the same in all trials"
+
+
+def test_failure_after_the_last_report_leaves_the_trial_complete(project):
+    project.write("print('loss 1'); raise SystemExit(1)")
+    reports = [*project.worker().run(project.segment(until=1))]
+    assert (losses(reports), end(reports)) == ([1.0], ("completed", ""))
+
+
+def test_metric_that_is_not_finite_is_a_divergence(project):
+    project.write("print('loss 1'); print('loss nan')\nimport time; time.sleep(600)")
+    reports = [*project.worker().run(project.segment())]
+    assert end(reports) == ("diverged", "loss is nan in report 2")
+
+
+def test_last_value_of_a_step_counts(project):
+    project.write("print('step 1 loss 3'); print('step 2 loss 2'); print('step 2 loss 1')")
+    reports = [*project.worker().run(project.segment(until=2))]
+    assert losses(reports) == [3, 1]
+
+
+def test_program_goes_on_between_segments_and_ends_with_its_trial(project):
+    project.write(ENDLESS)
+    worker = project.worker()
+    first = [*worker.run(project.segment(until=2, is_last=False))]
+    assert losses(first) == [1, 1 / 2]
+    assert first[-1].done
+    second = [*worker.run(project.segment(epoch=2, until=4, is_last=False))]
+    assert losses(second) == [1 / 3, 1 / 4]
+    pid = int(project.output()[0].split()[1])
+    assert is_running(pid)
+    worker.drop_trial_unless_continued(None)
+    assert not is_running(pid)
+    assert worker.recycle_reason == ""
+
+
+def test_program_ends_at_once_if_the_search_does(project):
+    project.write("import time; print('up', flush=True); time.sleep(600)")
+    worker = project.worker()
+    threading.Timer(1.0, project.stopping.set).start()
+    assert end([*worker.run(project.segment())]) == ("interrupted", "the search was stopped")
+
+
+def test_program_that_goes_on_after_its_last_report_is_stopped(project):
+    project.write(ENDLESS)
+    reports = [*project.worker().run(project.segment(until=3))]
+    assert (losses(reports), end(reports)) == ([1, 1 / 2, 1 / 3], ("completed", ""))
+    assert not is_running(int(project.output()[0].split()[1]))
+
+
+def test_program_with_checkpoints_continues_after_its_last_report(project):
+    project.write(RESUMING)
+    worker = project.worker("{checkpoint_dir}", resume_with=("--resume",))
+    first = [*worker.run(project.segment(until=2, is_last=False))]
+    other = [*worker.run(project.segment(trial=1, until=1, is_last=False))]
+    second = [*worker.run(project.segment(epoch=2, until=4, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    assert [report.epoch for report in (*first, *second)] == [1, 2, 3, 4]
+    assert losses([*first, *second]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    assert losses(other) == [1]
+    started = [line for line in project.output() if line.startswith("begins")]
+    assert started[0] == "begins after 0"
+    assert int(started[1].split()[-1]) >= 2
+
+
+def test_reports_of_a_program_are_kept_while_its_function_waits(project):
+    """The program saves its state meanwhile, and would not make them again after its worker was killed."""
+    project.write(RESUMING)
+    worker = project.worker("{checkpoint_dir}", resume_with=("--resume",))
+    assert losses(worker.run(project.segment(until=1, is_last=False))) == [1]
+    end_at = time.monotonic() + LIMIT_S
+    while len(kept := TrialFolder(worker.command, 0).read_reports()) < 3:
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+    assert [report.step for report in kept[:3]] == [1, 2, 3]
+    worker.drop_trial_unless_continued(None)
+
+
+def test_program_that_another_worker_continues_ends_first(project):
+    """The first worker keeps it while it has nothing else to do."""
+    project.write(RESUMING)
+    options = {"resume_with": ("--resume",)}
+    first, second = (project.worker("{checkpoint_dir}", **options) for _ in range(2))
+    assert losses(first.run(project.segment(until=2, is_last=False))) == [1, 1 / 2]
+    assert losses(second.run(project.segment(epoch=2, until=4, is_last=False))) == [1 / 3, 1 / 4]
+    folder = project.trials / "0"
+    assert (folder / "train.py").is_symlink()
+    first.drop_trial_unless_continued(None)
+    assert (folder / "train.py").is_symlink(), "the second worker needs it"
+    second.drop_trial_unless_continued(None)
+    assert not (folder / "train.py").exists()
+    started = [int(line.split()[-1]) for line in project.output() if line.startswith("begins")]
+    assert started[0] == 0
+    assert started[1] >= 2
+
+
+def test_program_without_checkpoints_starts_again_in_a_new_folder(project):
+    project.write("from pathlib import Path; assert not Path('x').exists(); Path('x').touch(); print('loss 1')")
+    for _ in range(2):
+        reports = [*project.worker().run(project.segment())]
+        assert (losses(reports), end(reports)) == ([1.0], ("completed", ""))
+    assert [line.partition(",")[0] for line in project.output()] == [
+        "loss 1", "--- searchlight: the program starts again", "loss 1",
+    ]  # fmt: skip
+
+
+def test_what_the_program_left_running_ends_with_the_trial(project):
+    project.write("""
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        print("child", child.pid)
+        print("loss 1")
+    """)
+    reports = [*project.worker().run(project.segment())]
+    assert end(reports) == ("completed", "")
+    assert not is_running(int(project.output()[0].split()[1]))
+
+
+def test_program_runs_in_the_folder_of_the_user_if_asked(project):
+    project.write("from pathlib import Path; print('loss', len(list(Path.cwd().glob('train.py'))))")
+    reports = [*project.worker(link=False).run(project.segment())]
+    assert losses(reports) == [1.0]
+    assert os.listdir(project.folder) == ["train.py"]
+
+
+def test_output_and_checkpoints_of_a_trial_are_kept_in_a_bucket(project, s3):
+    project.write(RESUMING)
+    root = f"{s3}/runs/name/trials"
+    worker = project.worker("{checkpoint_dir}", resume_with=("--resume",), trial_root=root)
+    first = [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    other = project.worker("{checkpoint_dir}", resume_with=("--resume",), trial_root=root)
+    second = [*other.run(project.segment(epoch=2, until=4, is_last=False))]
+    other.drop_trial_unless_continued(None)
+    assert losses([*first, *second]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    output = (parse_path(root) / "0" / "output.txt").read_text(encoding="utf-8")
+    assert "searchlight: the program continues" in output
+    assert "train.py" not in str(list_files(parse_path(root) / "0")), "links are no files of the trial"

@@ -1,0 +1,118 @@
+"""Reads metrics from the lines that a program prints."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from searchlight.trainables.command.collector import Measurement
+
+OUTPUT = "output"
+JSON = "json"  # NAME=json
+STEPS = ("step", "global_step", "iteration", "epoch")  # what names a step in JSON lines and CSV files, best first
+# ECMA-48: colors, positions of the cursor, titles of windows
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+class OutputPatterns:
+    """Finds metrics in the lines of an output.
+
+    Args:
+        texts: NAME=REGEX, whose first group is the value; a group `step`, if any, is the step. Or NAME=json.
+
+    Raises:
+        ValueError: A text that is neither.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._patterns: list[tuple[str, re.Pattern[str], int]] = []
+        self._in_json: set[str] = set()
+        for text in texts:
+            name, pattern = _parse_text(text)
+            if pattern is None:
+                self._in_json.add(name)
+            else:
+                self._patterns.append((name, pattern, _choose_group(pattern)))
+
+    @property
+    def names(self) -> set[str]:
+        """Metrics that are expected in the output."""
+        return {name for name, *_ in self._patterns} | self._in_json
+
+    def find(self, line: str) -> Iterator[Measurement]:
+        """Yield what a line says. Each part of a progress bar, which returns to the line's begin, is a line."""
+        for part in re.split(r"[\r\n]+", line):
+            text = ESCAPES.sub("", part)
+            yield from self._match(text)
+            if self._in_json and (start := text.find("{")) >= 0:
+                found = parse_object(text[start:])
+                if found is not None and found.metrics.keys() & self._in_json:
+                    yield found
+
+    def _match(self, text: str) -> Iterator[Measurement]:
+        """Yield what the patterns find. The values of one step are one measurement."""
+        found: dict[float | None, dict[str, float]] = {}
+        for name, pattern, group in self._patterns:
+            if (match := pattern.search(text)) and (value := parse_number(match[group])) is not None:
+                step = parse_number(match["step"]) if "step" in pattern.groupindex else None
+                found.setdefault(step, {})[name] = value
+        yield from (Measurement(OUTPUT, step, metrics) for step, metrics in found.items())
+
+
+def parse_object(text: str, source: str = OUTPUT) -> Measurement | None:
+    """Return the numbers of a JSON object, nested ones as "val/loss", or None if `text` is no object."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return build_measurement(dict(_flatten(content)), source) if isinstance(content, dict) else None
+
+
+def build_measurement(values: Mapping[str, Any], source: str) -> Measurement:
+    """Build a measurement of what is a number. The first of STEPS that is there has its step."""
+    numbers = {name: number for name, value in values.items() if (number := parse_number(value)) is not None}
+    steps = [name for name in STEPS if name in numbers]
+    return Measurement(source, numbers.pop(steps[0]) if steps else None, numbers)
+
+
+def parse_number(value: Any) -> float | None:
+    """Return a number or the text of one, e.g. "0.25", "1e-3," or "nan", as a float. Return None for anything else."""
+    if isinstance(value, str):
+        value = value.strip().rstrip(",;:%").removesuffix(".")
+    elif not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parse_text(text: str) -> tuple[str, re.Pattern[str] | None]:
+    name, separator, pattern = text.partition("=")
+    if not name or not separator or not pattern:
+        raise ValueError(f"--metric must be like NAME=REGEX or NAME=json, but got {text!r}.")
+    if pattern == JSON:
+        return name, None
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"--metric must have a regular expression, but got {text!r}: {error}.") from None
+    if not compiled.groups or ([*compiled.groupindex] == ["step"] and compiled.groups == 1):
+        raise ValueError(
+            f"--metric must have parentheses around the value, like {name}={name}: ([0-9.]+), but got {text!r}."
+        )
+    return name, compiled
+
+
+def _choose_group(pattern: re.Pattern[str]) -> int:
+    """Return the number of the group that has the value: `value`, or the first one that is not `step`."""
+    step = pattern.groupindex.get("step")
+    return pattern.groupindex.get("value") or next(group for group in range(1, pattern.groups + 1) if group != step)
+
+
+def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value

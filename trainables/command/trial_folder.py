@@ -1,0 +1,139 @@
+"""The folder of a trial in which its program runs, with links to the files of the user."""
+
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from searchlight.trainables.command.collector import Report
+from searchlight.trainables.command.settings import CommandSettings
+
+TRIALS = "trials"  # in the folder of a search, with a folder for each trial
+OUTPUT = "output.txt"
+CHECKPOINTS = "checkpoints"
+REPORTS = ".reports.jsonl"
+OTHERS_CHECKPOINTS = "trial-checkpoints"  # if the user has a folder CHECKPOINTS
+LEFT_OUT = (".git", OUTPUT, REPORTS)
+# The folders of the user with at most this many entries are folders of the trial too, so that no program writes into
+# another's. Larger ones, such as data and environments, are links.
+SMALL = 1000
+QUIET_S = 0.5  # without a write, after which a checkpoint counts as complete
+LONGEST_SAVE_S = 5.0
+POLL_S = 0.1
+
+
+class TrialFolder:
+    """The files of one trial: what its program writes, its output, its checkpoints, and its reports so far.
+
+    Attributes:
+        path: The folder. It is the program's current one, unless that is to be the user's.
+        can_continue: Whether the program, which was started before, resumes from what it has written here.
+    """
+
+    def __init__(self, settings: CommandSettings, trial: int) -> None:
+        self.path = Path(settings.trial_root) / str(trial)
+        self._settings = settings
+        self._source = Path(settings.folder)
+        self.can_continue = settings.can_resume and (
+            any(self.checkpoints.glob("*")) if settings.uses_checkpoints else (self.path / REPORTS).exists()
+        )
+
+    @property
+    def output(self) -> Path:
+        """The file with all that the program has printed."""
+        return self.path / OUTPUT
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for the program's own checkpoints."""
+        return self.path / (OTHERS_CHECKPOINTS if (self._source / CHECKPOINTS).exists() else CHECKPOINTS)
+
+    @property
+    def current(self) -> Path:
+        """The current folder of the program."""
+        return self.path if self._settings.link else self._source
+
+    def prepare(self) -> None:
+        """Create the folder with links, or complete it if the program continues. Else only its output is kept."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.can_continue:
+            for entry in self.path.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                elif entry != self.output:
+                    entry.unlink()
+        if self._settings.link:
+            search = self.path.parents[1]
+            _link_tree(self._source, self.path, {search, search.parent})
+        self.checkpoints.mkdir(exist_ok=True)
+        if self.output.exists():
+            how = "continues" if self.can_continue else "starts again"
+            with self.output.open("a", encoding="utf-8") as file:
+                file.write(f"--- searchlight: the program {how}, {time.strftime('%Y-%m-%d %H:%M:%S')} ---\n")
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files by their relative paths, in the place of links to the user's."""
+        for name, text in files.items():
+            path = self.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def remove_links(self) -> None:
+        """Remove the links to the user's files, and the folders that have nothing else."""
+        for folder, names, files in os.walk(self.path, topdown=False):
+            for path in (Path(folder, name) for name in (*names, *files)):
+                if path.is_symlink() and os.readlink(path).startswith(f"{self._source}{os.sep}"):
+                    path.unlink()
+                elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                    path.rmdir()
+
+    def read_reports(self) -> list[Report]:
+        """Return the reports that the program has made before, if it continues after them."""
+        file = self.path / REPORTS
+        if not self.can_continue or not file.exists():
+            return []
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        complete = (line for line in lines if line.endswith("\n"))  # a worker may have died while it wrote
+        return [Report(**json.loads(line)) for line in complete]
+
+    def add_reports(self, reports: Iterable[Report]) -> None:
+        """Keep reports for a later start of the program, if that continues after them."""
+        if self._settings.can_resume:
+            with (self.path / REPORTS).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps({"step": each.step, "metrics": each.metrics}) + "\n" for each in reports)
+
+    def wait_until_quiet(self) -> None:
+        """Wait a while until the program writes no checkpoint: it may save one after each report."""
+        end = time.monotonic() + LONGEST_SAVE_S
+        while time.monotonic() < end and time.time() - self._find_last_write() < QUIET_S:
+            time.sleep(POLL_S)
+
+    def _find_last_write(self) -> float:
+        times = [0.0]
+        for path in self.checkpoints.rglob("*"):
+            try:
+                times.append(path.stat().st_mtime)
+            except OSError:  # it was renamed or deleted meanwhile
+                times.append(time.time())
+        return max(times)
+
+
+def _link_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
+    for entry in os.scandir(source):
+        path, link = Path(entry.path), target / entry.name
+        if entry.name in LEFT_OUT or path in left_out:
+            continue
+        if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__" and _is_small(path):
+            link.mkdir(exist_ok=True)
+            _link_tree(path, link, left_out)
+        elif not os.path.lexists(link):
+            link.symlink_to(path)
+
+
+def _is_small(folder: Path) -> bool:
+    entries = (name for _, names, files in os.walk(folder) for name in (*names, *files))
+    return sum(1 for _ in itertools.islice(entries, SMALL + 1)) <= SMALL

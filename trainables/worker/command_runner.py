@@ -1,0 +1,121 @@
+"""A command as a trial: a Ray Train function runs its program, and reports what that reports."""
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from searchlight.trainables.command.claim import Claim
+from searchlight.trainables.command.collector import Report
+from searchlight.trainables.command.fork_server import ForkServer
+from searchlight.trainables.command.program import Program
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
+from searchlight.trainables.context import Context
+from searchlight.trainables.filesystem.paths import parse_path, synced
+from searchlight.trainables.registry import PACKAGE
+from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
+from searchlight.trainables.worker.process_group import find_free_port
+from searchlight.trainables.worker.session import Session
+from searchlight.trainables.worker.train_function import FunctionRunner
+from searchlight.trainables.worker.worker import build_interruption, work
+
+logger = logging.getLogger(__name__)
+
+
+def work_on_command(config: dict[str, Any]) -> None:
+    """Work as `worker.work` does, for a task that is a command."""
+    work(config, CommandRunner)
+
+
+class CommandRunner(FunctionRunner):
+    """Runs segments of a command's trials. The program goes on while its function waits in a report."""
+
+    has_own_process = True
+
+    def __init__(self, settings: WorkerSettings, context: Context, *arguments: Any, **options: Any) -> None:
+        # Before the state of the process is kept, since it lasts longer than trials. It ends with this process.
+        self._server = ForkServer() if settings.command is not None and settings.command.warm else None
+        super().__init__(settings, context, *arguments, **options)
+
+    @property
+    def command(self) -> CommandSettings:
+        """The command and how it is run."""
+        assert self.settings.command is not None
+        return self.settings.command
+
+    @property
+    def must_continue(self) -> bool:
+        return super().must_continue and not self.command.can_resume
+
+    def find_start(self, segment: SegmentAssignment) -> int:
+        self._copies = ExitStack()
+        place = self._copies.enter_context(synced(parse_path(self.command.trial_root) / str(segment.trial)))
+        self._claim = self._copies.enter_context(Claim(place))
+        self._local = replace(self.command, trial_root=str(place.parent))
+        return min(len(TrialFolder(self._local, segment.trial).read_reports()), segment.epoch)
+
+    def _load_function(self) -> Any:
+        return self._run_program
+
+    def _run_program(self, config: dict[str, Any]) -> None:
+        """Run the program of a trial with `config` until it or its trial ends. This is the function of the session."""
+        session = self._session
+        assert session is not None
+        with self._copies:
+            self._run_in_folder(session, TrialFolder(self._local, session.segment.trial), config)
+
+    def _run_in_folder(self, session: Session, folder: TrialFolder, config: dict[str, Any]) -> None:
+        for report in folder.read_reports()[session.number :]:  # made while the trial was ended
+            session.report(report.metrics)
+        values = _flatten(config)
+        places = {"trial": session.segment.trial, "nproc": self.command.nproc, "port": find_free_port()}
+        places |= {name: values[name] for name in ("seed", "epochs") if values.get(name) is not None}
+        texts = {name: str(value) for name, value in places.items()}
+        environment = _build_environment()
+        options = (self._count_progress, self._server, self._claim)
+        with Program(self._local, folder, values, texts, environment, *options) as program:
+            last: Report | None = None  # held back, since a program may measure again when it has trained
+            for report in program.generate_reports(self._is_interrupted):
+                if report.replaces:
+                    last = report if last is not None and last.step == report.step else last
+                    continue
+                if last is not None:
+                    session.report(last.metrics)
+                last = report if self._is_last(session) else None
+                if last is None:
+                    session.report(report.metrics)
+            if last is not None:
+                session.report(last.metrics)
+            if program.code is None or program.is_superseded:
+                session.end_trial(build_interruption([(self.stopping.is_set(), self.migrate_reason)]))
+            if reason := program.describe_failure():
+                if session.is_complete:
+                    logger.warning("after its last report: %s", reason)
+                kept = parse_path(self.command.trial_root) / str(session.segment.trial) / OUTPUT
+                session.end_trial(SegmentEnd("failed", reason, f"{program.tail}\n\nOutput: {kept}\n"))
+
+    def _is_last(self, session: Session) -> bool:
+        """Return whether the next report is the last one of the trial."""
+        return session.segment.is_last and session.number + 1 == session.segment.until
+
+    def _is_interrupted(self) -> bool:
+        """Return whether the program must end between two reports."""
+        return self.stopping.is_set() and (not self.migrate_reason or self.command.can_resume)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _build_environment() -> dict[str, str]:
+    """Return the variables of this worker without the modules that it imports for itself."""
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join(entry for entry in paths if not Path(entry, PACKAGE.name).is_symlink())
+    return {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": path}
