@@ -10,7 +10,7 @@ from searchlight import __version__
 from searchlight.search import run
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
-from searchlight.search.folder.locations import parse_storage
+from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.formatting import PROGRAM, format_command
 from searchlight.search.reporting.console.command_line import HELP_NAMES, Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
@@ -20,6 +20,9 @@ for _parameter in RESUMABLE:
     if isinstance(_parameter, click.Option) and _parameter.name != "storage" and _parameter.help:
         _parameter.help = re.sub(" Default: .*", " Default: as before.", _parameter.help)
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
+FORMAT = click.Option(
+    ["--format"], type=click.Choice(["yaml", "args", "python"]), default="yaml", help="What to print. Default: yaml."
+)
 
 
 class _Group(click.Group):
@@ -43,7 +46,7 @@ def searchlight() -> None:
 
 
 searchlight.add_command(
-    Command(
+    run.RunCommand(
         "run",
         params=[parameter for parameter in run.PARAMETERS if parameter not in (run.RESUME, run.LIST)],
         callback=run.main.callback,
@@ -62,6 +65,22 @@ def resume(name: str, as_json: bool, **options: Any) -> None:
 def list_searches(storage: str | None, as_json: bool) -> None:
     """List the searches in a folder or bucket."""
     print_searches(parse_storage(storage or "runs"), as_json)
+
+
+@searchlight.command("best", cls=Command, params=[click.Argument(["name"]), FORMAT, *STORAGE])
+def print_best(name: str, format: str, storage: str | None) -> None:
+    """Print the parameters of the best config of the search NAME, also while it runs.
+
+    They are the searched ones and those of --set, of the confirmed config if there is one. NAME may be a folder.
+    """
+    from searchlight.search.analysis.result import SearchResult
+    from searchlight.search.reporting.best_params import FORMATS, select_params
+    from searchlight.search.study.record import load_search
+
+    result = SearchResult.from_record(load_search(resolve_place(name, parse_storage(storage or "runs"))))
+    if result.best is None:
+        raise UsageError(f"name must be a search with a result, but no trial of {result.name} has one.")
+    print(FORMATS[format](select_params(result)).rstrip("\n"))
 
 
 @searchlight.command("init", cls=Command)

@@ -39,6 +39,8 @@ def format_validation_errors(error: ValidationError, where: str = "") -> list[st
         if problem["type"] == "value_error":
             # Our own validators return the whole rule, "must ..., but got ...".
             problems.append(f"{where}{field} {message}." if message.startswith("must ") else f"{where}{message}.")
+        elif problem["type"] == "missing":
+            problems.append(f"{where}{field} must be given.")
         else:
             problems.append(f"{where}{field} must be {message}, but got {problem['input']!r}.")
     return problems

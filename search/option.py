@@ -134,7 +134,6 @@ Duration = Annotated[PositiveFloat | None, BeforeValidator(parse_duration)]
 
 
 REPLACED = {  # options of older versions, and what to use instead
-    "--cold": "--recycle-after 1",
     "--price-per-hour": "the hours of --preflight, times the price",
     "--mode": "--objective METRIC:min or METRIC:max",
     "--log-model": "--register MODEL, or log the model after the search: report NAME --log-model",
@@ -151,7 +150,9 @@ def find_retired_keys(values: Mapping[str, Any]) -> list[str]:
 def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` of an older search.yaml or study by the keys of this version."""
     current = {key: value for key, value in values.items() if key not in RETIRED_KEYS}
-    if values.get("cold"):
+    if values.get("command"):
+        current |= {"cold": bool(values.get("cold"))}
+    elif values.get("cold"):
         current.setdefault("recycle_after", 1)
     objectives = wrap_in_list(current.get("objective") or [])
     if values.get("mode") and objectives and not str(objectives[0]).endswith((":min", ":max")):

@@ -20,7 +20,7 @@ from searchlight.search.config import load_config
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
-from searchlight.search.option import option_name
+from searchlight.search.option import option_name, parse_duration
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters
 from searchlight.search.reporting.console.listing import print_plan, print_searches
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -48,41 +48,72 @@ PARAMETERS = [
     GroupedOption(
         START, "--preflight", is_flag=True, help="Audit the task, print the findings and the estimated cost, and exit."
     ),
+    GroupedOption(
+        START,
+        "--try-first",
+        metavar="[TIME]",
+        is_flag=False,
+        flag_value="60s",
+        help="Run the command with its defaults for this time, print the metrics that it gives, and exit. TIME: 60s.",
+    ),
     *build_parameters(OPTIONS),
     JSON,
 ]
 
 
-@click.command(cls=Command, params=PARAMETERS)
+class RunCommand(Command):
+    """A command line whose words after -- are the command of a search."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.params["command"] = args[:at], tuple(args[at + 1 :])
+            if not ctx.params["command"]:
+                ctx.fail("a command must follow --, e.g. -- python train.py --seed {seed}")
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=RunCommand, params=PARAMETERS)
 def main(
     task: str,
     more: tuple[str, ...],
     config: str | None,
     dry_run: bool,
     preflight: bool,
+    try_first: str | None,
     as_json: bool,
     resume: str | None = None,
     list_: bool = False,
+    command: tuple[str, ...] = (),
     **options: Any,
 ) -> None:
     """Search over the parameters of a training task, and compare the trials in MLflow.
 
     TASK is arc, liquid, lm, path/to/file.py:ClassName, package.module:ClassName, or a function of either.
     NAME=VALUE fixes a parameter of TASK, as --set does.
+
+    Instead of TASK, -- COMMAND runs a program as it is, e.g. -- python train.py --lr {lr} --seed {seed}. A function
+    that reads the command line itself, e.g. train.py:main, is such a program too.
     """
     if task and re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
         task, more = "", (task, *more)
     if list_:
         return print_searches(parse_storage(options["storage"] or "runs"), as_json)
-    if not task and resume is None and config is None:
-        raise UsageError(f"task must be given: {next(iter(find_tasks()))}, or path/to/file.py:ClassName. See --help.")
-    given = {**options, "task": task or None, "set": (*options["set"], *more)}
+    if not task and not command and resume is None and config is None:
+        raise UsageError(
+            f"task must be given: {next(iter(find_tasks()))}, path/to/file.py:ClassName, or -- COMMAND. See --help."
+        )
+    given = {**options, "command": command, "task": task or None, "set": (*options["set"], *more)}
     if resume is not None:
         if config is not None or dry_run or preflight:
             raise UsageError(
                 "--resume must come without --config, --dry-run and --preflight: the search continues as it began."
             )
         return resume_search(resume, as_json, given)
+    if try_first is not None:
+        if dry_run or preflight or as_json:
+            raise UsageError("--try-first must come without --dry-run, --preflight and --json: it prints metrics.")
+        return try_command(given, try_first, Path(config) if config is not None else None)
     from searchlight.search.experiment import runner  # imports the task's libraries
 
     resolved = load_config(_select_given(given), Path(config) if config is not None else None)
@@ -96,6 +127,31 @@ def main(
     _print_result(runner.run(resolved), resolved.path, resolved.quiet, as_json)
 
 
+def try_command(options: Mapping[str, Any], limit: str, file: Path | None) -> None:
+    """Run the command of a search for some time and print its metrics. Exit with code 1 if none can be judged."""
+    from searchlight.search.command.try_first import observe
+    from searchlight.search.experiment import runner
+    from searchlight.search.reporting.console.first_metrics import print_observation
+    from searchlight.search.reporting.console.tables import create_report_console
+
+    try:
+        seconds = parse_duration(limit)
+    except ValueError as error:
+        raise UsageError(f"--try-first {error}.") from None
+    config = load_config(_select_given(options), file)
+    if not config.command:
+        raise UsageError("--try-first must come with a command: searchlight run --try-first -- python train.py")
+    objectives = config.objective
+    plan = runner.plan(
+        config.model_copy(update={"objective": objectives or ("metric:min",), "once": not config.search})
+    )
+    assert plan.command is not None
+    observation = observe(plan.command, plan.space, seconds)
+    judged = [each.metric for each in plan.objectives] if objectives else []
+    if not print_observation(create_report_console(), observation, judged):
+        raise click.exceptions.Exit(1)
+
+
 def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     """Audit the task of a search and print the findings. Exit with code 1 if the search must not start."""
     from searchlight.search.experiment import runner
@@ -103,6 +159,8 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
     from searchlight.search.reporting.console.preflight import print_audit
     from searchlight.search.reporting.console.tables import SafeStream, create_report_console
 
+    if config.command:
+        raise UsageError("--preflight must come with a task: it cannot look into the program of a command.")
     search_plan = runner.plan(config)
     audit = run_preflight(search_plan)
     cost = estimate(search_plan, audit)

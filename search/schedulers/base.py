@@ -147,11 +147,13 @@ class SchedulerTraits:
         own_options: The options that only some schedulers use, and this one does.
         counts_epochs: Whether it compares trials by epochs only.
         makes_copies: Whether trials may continue from another trial's weights with other hyperparameters.
+        pauses: Whether trials pause, and continue later where they were.
     """
 
     own_options: ClassVar[tuple[str, ...]] = ()
     counts_epochs: ClassVar[bool] = False
     makes_copies: ClassVar[bool] = False
+    pauses: ClassVar[bool] = False
 
     @property
     def max_fresh_trials(self) -> int | None:
@@ -173,6 +175,7 @@ class Scheduler(Protocol):
     own_options: ClassVar[tuple[str, ...]]
     counts_epochs: ClassVar[bool]
     makes_copies: ClassVar[bool]
+    pauses: ClassVar[bool]
 
     @classmethod
     def create(cls, settings: SchedulerSettings) -> Self:

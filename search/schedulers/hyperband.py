@@ -23,6 +23,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 class HyperBandScheduler(SchedulerTraits):
     """Brackets of successive halving, the one with most rungs first."""
 
+    pauses: ClassVar[bool] = True
     own_options: ClassVar[tuple[str, ...]] = ASHAScheduler.own_options
     brackets: tuple[ASHAScheduler, ...]
 

@@ -1,6 +1,7 @@
 """The search space of a Ray Train function, which the user names, since a function declares none."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from searchlight.search.option import read_yaml
 from searchlight.search.space.flatten import nest
+
+IDENTIFIER = re.compile(r"[^\W\d_]\w*")
 
 
 class FunctionConfig(BaseModel):
@@ -46,14 +49,17 @@ class _Group(BaseModel):
     model_config = FunctionConfig.model_config
 
 
-def check_parameter_names(flags: Mapping[str, str]) -> list[str]:
-    """Return a line for each parameter in `flags`, options by the parameter's name, that no function can have."""
+def check_parameter_names(flags: Mapping[str, str], part: re.Pattern[str] = IDENTIFIER) -> list[str]:
+    """Return a line for each parameter in `flags`, options by the parameter's name, that no function can have.
+
+    `part` is what the parts of a dotted name must match.
+    """
     problems = []
     for name, flag in flags.items():
         parts = name.split(".")
-        if not all(part.isidentifier() and not part.startswith("_") for part in parts):
+        if not all(map(part.fullmatch, parts)):
             problems.append(f"{flag} {name} must be a parameter's name, like lr or model.depth. Rename it.")
-        elif kept := [part for part in parts if hasattr(BaseModel, part)]:
+        elif kept := [kept for kept in parts if hasattr(BaseModel, kept)]:
             problems.append(f"{flag} {name} must not be a name that pydantic keeps, but got {kept[0]!r}. Rename it.")
         elif clash := [other for other in flags if other.startswith(f"{name}.")]:
             problems.append(f"{flag} {name} must be a value or a group of them, but there is {clash[0]} too.")

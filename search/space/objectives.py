@@ -109,7 +109,7 @@ def _split_mode(text: str) -> Named:
 def _check_first(parsed: Sequence[Named], declared: Objective | None, owner: str) -> Iterator[str]:
     if declared is None:
         if not parsed:
-            yield f"--objective must be given with a function: the metric that {owner} reports and is judged by."
+            yield f"--objective must be given, e.g. val/loss:min: the metric that {owner} reports and is judged by."
     elif parsed and parsed[0][0] != declared.metric:
         rule, help_ = ("begin with", "Put it first.") if len(parsed) > 1 else ("be", "Leave it out.")
         yield f"--objective must {rule} that of {owner}, {declared.metric!r}, but got {parsed[0][0]!r}. {help_}"

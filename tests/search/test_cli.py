@@ -14,7 +14,8 @@ def names_of(command):
 
 def test_run_and_resume_have_the_options_of_the_script():
     on_command_line = {option.name: option.resumable for option in OPTIONS if option.is_on_command_line}
-    assert names_of("run") == {*on_command_line, "task", "more", "--config", "--dry-run", "--preflight", "--json"}
+    own = {"task", "more", "--config", "--dry-run", "--preflight", "--try-first", "--json"}
+    assert names_of("run") == {*on_command_line, *own}
     resumable = {name for name, is_resumable in on_command_line.items() if is_resumable}
     assert names_of("resume") == {*resumable, "--storage", "name", "--json"}
 

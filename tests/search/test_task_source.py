@@ -217,7 +217,14 @@ def test_file_without_a_class_tells_which_one_it_has(write, monkeypatch):
     file = text.removesuffix(":MyTask")
     (problem,) = problems_of(load_task_source, file)
     assert problem.endswith(f"or like my_task.py:MyTask, but got {file!r}. Use {text}.")
-    assert problems_of(load_task_source, "gone.py")[0].endswith(" Use gone.py:YourTask.")
+
+
+def test_script_is_told_how_it_runs_and_is_not_run(write):
+    file = write(script="raise SystemExit('it has run')").removesuffix(":MyTask")
+    for path in (file, "gone.py"):
+        (problem,) = problems_of(load_task_source, path)
+        told = f" Use {path}:YourTask, or run a script as it is: searchlight run [options] -- python {path}"
+        assert problem.endswith(told)
 
 
 def test_installed_package_adds_a_task_by_an_entry_point(write, tmp_path, monkeypatch):

@@ -36,6 +36,6 @@ def test_resume_refuses_options_that_change_the_trials(stored, place):
         "--resume must come without --search, --seed, a task: one continues as it began. Options that may change: "
         "--concurrency, --confirm, --cpus-per-worker, --gpu-hours, --gpus-per-worker, --keep-checkpoints, "
         "--max-failures, --no-preflight, --patience, --placement, --quiet, "
-        "--recycle-after, --register, --resource, --sampler, --stall-timeout, --stop-when, --study, --time-budget, "
-        "--trials, --workers."
+        "--recycle-after, --register, --resource, --sampler, --stall-timeout, --stop-grace, --stop-when, --study, "
+        "--time-budget, --trials, --workers."
     )

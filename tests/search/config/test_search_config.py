@@ -233,15 +233,15 @@ def test_warm_start_takes_names_folders_and_experiments(tmp_path, monkeypatch):
 
 def test_every_key_but_the_tracking_uri_is_an_option():
     keys = {field.alias or name for name, field in SearchConfig.model_fields.items()}
-    only_flags = {"more", "config", "resume", "dry_run", "preflight", "list_", "as_json"}
-    assert {parameter.name for parameter in main.params} - only_flags == keys - {"tracking_uri"}
+    only_flags = {"more", "config", "resume", "dry_run", "try_first", "preflight", "list_", "as_json"}
+    assert {parameter.name for parameter in main.params} - only_flags == keys - {"tracking_uri", "command", "folder"}
 
 
 def test_each_option_reaches_the_config_by_its_key():
     options = [option for option in OPTIONS if option.is_on_command_line]
     words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
     given = main.make_context("run.py", words).params
-    repeatable = {"objective", "resources", "search", "set", "try", "warm_start"}
+    repeatable = {"metric", "objective", "patch", "resources", "search", "set", "to", "try", "warm_start"}
     for option in options:
         text = "a=b" if option.metavar else True
         assert given[option.key] == ((text,) if option.key in repeatable else text)
@@ -250,9 +250,10 @@ def test_each_option_reaches_the_config_by_its_key():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trails", "3"], "No such option: --trails (Possible options: --trials, --try)"),
+        (["--trails", "3"], "No such option: --trails (Possible options: --metric, --trials, --try-first)"),
         (["arc", "--trials"], "Option '--trials' requires an argument."),
-        (["arc", "--cold"], "--cold is gone. Use --recycle-after 1."),
+        (["arc", "--mode", "max"], "--mode is gone. Use --objective METRIC:min or METRIC:max."),
+        (["--trials", "3", "--"], "a command must follow --, e.g. -- python train.py --seed {seed}"),
         (["arc", "--quiet=1"], "Option '--quiet' does not take a value."),
     ],
 )
@@ -265,7 +266,7 @@ def test_help_groups_options_within_80_columns():
     text = CliRunner().invoke(main, ["--help"]).stdout
     groups = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert groups == [
-        "Start:", "Budget:", "Resources:", "Scheduler:", "Sampler:", "Search space and objective:",
+        "Start:", "Command:", "Budget:", "Resources:", "Scheduler:", "Sampler:", "Search space and objective:",
         "Storage and tracking:", "Output:", "Advanced:", "Options:",
     ]  # fmt: skip
     assert all(f"  {option.name}" in text for option in OPTIONS if option.is_on_command_line)
@@ -317,6 +318,30 @@ def test_samples_must_be_a_number_above_zero(amount):
     (problem,) = problems_of(load_config, {"task": "arc", "fidelity": "samples", "max_fidelity": amount})
     assert problem.startswith("--max-fidelity must be ")
     assert problem.endswith(f"but got '{amount}'.")
+
+
+@pytest.mark.parametrize(
+    ("given", "problems"),
+    [
+        ({"trials": 0, "scheduler": "ash"}, [
+            "--trials must be greater than or equal to 1, but got 0.",
+            "--scheduler must be 'asha', 'asha-stop', 'hyperband', 'median', 'pbt' or 'none', but got 'ash'.",
+        ]),
+        ({"try_": ["lr"]}, ["--try must be like name=value,name=value, but got 'lr'."]),
+        ({"trails": 3}, ["trails must be an option of a search, but there is none of that name. "
+                         "Did you mean 'trials'?"]),
+        ({"mode": "min"}, ["--mode is gone. Use --objective METRIC:min or METRIC:max."]),
+    ],
+)  # fmt: skip
+def test_wrong_argument_in_python_is_refused_as_the_option_is(given, problems):
+    with pytest.raises(UsageError) as caught:
+        SearchConfig(task="arc", **given)
+    assert sorted(caught.value.problems) == sorted(problems)
+
+
+def test_task_must_be_given_in_python():
+    with pytest.raises(UsageError, match=r"^task must be given\.$"):
+        SearchConfig()
 
 
 def test_name_that_exists_or_is_no_folder_name_is_refused(tmp_path):

@@ -102,7 +102,7 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
     ("given", "problems"),
     [
         ({"objective": "", "set": {}},
-         ["--objective must be given with a function: the metric that train_fn reports and is judged by.",
+         ["--objective must be given, e.g. val/loss:min: the metric that train_fn reports and is judged by.",
           "--set epochs=N must be given with --scheduler hyperband: how many reports a trial makes. "
           "With --scheduler none it ends when the function returns."]),
         ({"set": {"epochs": "0"}}, ["--set epochs must be greater than or equal to 1, but got 0."]),

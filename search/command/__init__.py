@@ -1,0 +1,1 @@
+"""The command that a search runs: its options, and what is known of its program before Ray starts."""

@@ -1,0 +1,142 @@
+"""Finds the option of a program that takes each parameter of a search."""
+
+import difflib
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from searchlight.search.command.help_text import ProgramOption
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import join_words
+from searchlight.trainables.command.settings import Flag
+from searchlight.trainables.command.template import format_value
+
+LISTED = 12  # names in a message
+EPOCHS = "epochs"  # it may only say how many reports a trial makes
+TYPES = {"int": "integers", "float": "numbers", "bool": "true,false"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a search, as the user gave it.
+
+    Attributes:
+        source: The option that names it, e.g. "--search".
+        values: The bounds of a range, all choices, or the fixed value.
+    """
+
+    name: str
+    source: str
+    values: Sequence[Any]
+
+
+def choose_flags(options: Sequence[ProgramOption], parameters: Sequence[Parameter], program: str) -> dict[str, Flag]:
+    """Return how a program with `options` takes `parameters`, by name.
+
+    A name may have "-" where the option has "_". `epochs` gets no flag if there is no such option.
+
+    Raises:
+        UsageError: There is no option for a parameter, or it does not take the values.
+    """
+    flags: dict[str, Flag] = {}
+    problems = list[str]()
+    for parameter in parameters:
+        wanted = normalize(parameter.name)
+        found = [(option, name) for option in options for name in option.names if normalize(name) == wanted]
+        if found:
+            option, name = found[0]
+            problems += _find_problems(parameter, option, name, program)
+            flags[parameter.name] = _make_flag(parameter, option, name)
+        elif any(_takes_arguments(option, wanted) for option in options):
+            flags[parameter.name] = Flag((f"--{parameter.name}", "{value}"))
+        elif parameter.name != EPOCHS:
+            names = [name.lstrip("-") for option in options for name in option.names if not name.endswith(".help")]
+            rule = f"must be an option of {program}, but it has none of that name."
+            remedy = suggest_name(parameter.name, names, f"{program} --help lists {len(options)}.")
+            problems.append(f"{parameter.source} {parameter.name} {rule} {remedy}")
+    if problems:
+        raise UsageError(*problems)
+    return flags
+
+
+def fill_style(style: str, parameters: Sequence[Parameter]) -> dict[str, Flag]:
+    """Return the flags of words like "--{name}={value}", by parameter without `epochs`.
+
+    Raises:
+        UsageError: They have no {name} or no {value}.
+    """
+    if missing := [part for part in ("{name}", "{value}") if part not in style]:
+        known = "must be auto, none or like '--{name}={value}'"
+        raise UsageError(f"--flags {known}, but {style!r} has no {join_words(missing)}.")
+    words = shlex.split(style)
+    return {
+        parameter.name: Flag(tuple(word.replace("{name}", parameter.name) for word in words))
+        for parameter in parameters
+        if parameter.name != EPOCHS
+    }
+
+
+def suggest_name(name: str, valid: Iterable[str], otherwise: str = "") -> str:
+    """Return "Did you mean ...?" with the nearest names, or all names if they are few, or else `otherwise`."""
+    names = sorted(set(valid))
+    last = normalize(name).rpartition(".")[2]
+    near = [other for other in names if normalize(other).rpartition(".")[2] == last][:3]
+    near = near or difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"Did you mean {join_words(near, 'or')}?"
+    return f"Choose from {', '.join(names)}." if names and (len(names) <= LISTED or not otherwise) else otherwise
+
+
+def normalize(name: str) -> str:
+    """Return a name as it is compared with others: without leading hyphens, and with "_" for "-"."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def _takes_arguments(option: ProgramOption, name: str) -> bool:
+    """Return whether `option` describes a class whose arguments are options too, as --optimizer.help of Lightning."""
+    return any(own.endswith(".help") and name.startswith(normalize(own).removesuffix("help")) for own in option.names)
+
+
+def _make_flag(parameter: Parameter, option: ProgramOption, name: str) -> Flag:
+    if not option.metavar:
+        positive = normalize(name)
+        opposites = {f"no_{positive}", f"no{positive}", positive.removeprefix("no_"), positive.removeprefix("no")}
+        *path, last = positive.split(".")  # --model.no-bias
+        opposites |= {".".join([*path, f"no_{last}"]), ".".join([*path, last.removeprefix("no_")])}
+        off = [other for other in option.names if other != name and normalize(other) in opposites - {positive}]
+        return Flag((name,), tuple(off[:1]))
+    is_negative = any(isinstance(value, int | float) and value < 0 for value in parameter.values)
+    if option.sign == "=" or (is_negative and name.startswith("--")):  # -1e-05 looks like an option
+        return Flag((f"{name}={{value}}",))
+    return Flag((name, "{value}"))
+
+
+def _find_problems(parameter: Parameter, option: ProgramOption, name: str, program: str) -> Iterator[str]:
+    """Yield a line if the option `name` does not take the values of a parameter."""
+    where, of_program = f"{parameter.source} {parameter.name}", f"{name} of {program}"
+    kind = option.type if option.metavar else "bool"
+    values = [value for value in parameter.values if value is not None]
+    wrong = [value for value in values if not _is_of_type(value, kind)]
+    allowed = {choice.lower() for choice in option.choices}
+    others = [value for value in values if format_value(value).lower() not in allowed]
+    if option.count > 1:
+        named = " ".join(f"{{{parameter.name}{number}}}" for number in range(1, option.count + 1))
+        yield (
+            f"{where} must be an option with one value, but {of_program} takes {option.count}. "
+            f"Name each in the command instead: {name} {named}."
+        )
+    elif wrong:
+        told = f"takes {option.metavar.strip('<>')}" if option.metavar else "is a switch"
+        yield f"{where} must be {TYPES[kind]}, because {of_program} {told}, but got {format_value(wrong[0])}."
+    elif option.choices and others:
+        told = join_words(option.choices, "or")
+        yield f"{where} must be {told}, because {of_program} takes no others, but got {format_value(others[0])}."
+
+
+def _is_of_type(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind in ("bool", "")
+    return (
+        not kind or (kind == "float" and isinstance(value, int | float)) or (kind == "int" and isinstance(value, int))
+    )

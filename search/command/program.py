@@ -1,0 +1,99 @@
+"""How the trials of a search run its command, as far as it is known before Ray starts."""
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import CategoricalDistribution
+
+from searchlight.search.command.destinations import SEED, resolve_parameters
+from searchlight.search.command.flags import Parameter
+from searchlight.search.command.options import CommandOptions
+from searchlight.search.errors import UsageError
+from searchlight.search.space.function_config import parse_fixed_values
+from searchlight.search.space.search_space import Space
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.template import find_placeholders
+
+
+def build_settings(
+    options: CommandOptions, space: Space, fixed: Mapping[str, Any], objectives: Sequence[str], trials: str
+) -> CommandSettings:
+    """Return how the trials of a search run its command.
+
+    Args:
+        fixed: The values that the user gave by --set.
+        objectives: The metrics that are judged.
+        trials: The folder for the folders of trials.
+
+    Raises:
+        UsageError: There is no such program, or it does not take a parameter. The message has a line per problem.
+    """
+    folder = Path(options.folder)
+    if not folder.is_dir():
+        raise UsageError(f"the command must run in the folder that it was given in, but there is no {folder}.")
+    find_program(options.command)
+    found = resolve_parameters(options, [*_list_parameters(space, fixed)], folder)
+    return CommandSettings(
+        words=options.command,
+        folder=str(folder),
+        trial_root=trials,
+        objectives=tuple(objectives),
+        flags=found.flags,
+        files=found.files,
+        patches=found.patches,
+        metrics=options.metric,
+        metrics_file=options.metrics_file,
+        every=options.every,
+        resume_with=options.resume_words,
+        stop_grace=options.stop_grace,
+        link=options.cwd == "trial",
+        warm=not options.cold,
+    )
+
+
+def _list_parameters(space: Space, fixed: Mapping[str, Any]) -> Iterator[Parameter]:
+    for parameter in space.parameters:
+        searched: Any = parameter.distribution
+        is_choice = isinstance(searched, CategoricalDistribution)
+        yield Parameter(parameter.name, "--search", searched.choices if is_choice else [searched.low, searched.high])
+    for name, value in parse_fixed_values(fixed).items():
+        yield Parameter(name, "--set", [value])
+
+
+def takes_seed(settings: CommandSettings) -> bool:
+    """Return whether the program gets the seed of a trial."""
+    targets = {target.parameter for target in (*settings.files, *settings.patches)}
+    return SEED in {*targets, *settings.flags, *find_placeholders(settings.words)}
+
+
+def describe_choices(settings: CommandSettings) -> tuple[str, ...]:
+    """Return a line for each restriction of a search by its command."""
+    lines = []
+    if not settings.can_resume:
+        lines.append(
+            "trials end early but do not pause: the command cannot resume without {checkpoint_dir} or --resume-with"
+        )
+    if not takes_seed(settings):
+        lines.append("no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME")
+    return tuple(lines)
+
+
+def find_program(words: Sequence[str]) -> str:
+    """Return the path of the program that a command starts.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if found := shutil.which(words[0]):
+        return found
+    remedy = "Name one that is installed, or give its path."
+    if words[0].endswith(".py"):
+        remedy = f"Use -- python {shlex.join(words)}"
+    elif re.fullmatch(r"python[\d.]*", words[0]):
+        remedy = f"Use {shlex.quote(sys.executable)}."
+    raise UsageError(f"the command must begin with a program, but there is no {words[0]}. {remedy}")

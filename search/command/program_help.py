@@ -1,0 +1,101 @@
+"""Asks a program for its options."""
+
+import re
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from searchlight.search.command.help_text import ProgramOption, parse_help
+from searchlight.search.errors import UsageError
+from searchlight.trainables.command.process import start_process
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.template import fill
+
+HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
+STOP_S = 5.0
+LARGEST_HELP = 2**20  # characters
+REMEDY = (
+    "Give each parameter a place in the command, like --lr={lr}, or say how it takes them: --flags '--{name}={value}'."
+)
+# They have options of their own, and start the program several times.
+STARTERS = ("torchrun", "accelerate", "deepspeed")
+STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+IS_HELP = re.compile(r"usage|--help|flags:|powered by hydra", re.IGNORECASE)
+
+
+def read_options(
+    words: Sequence[str], folder: Path, values: Mapping[str, Any], limit: float = HELP_S
+) -> list[ProgramOption]:
+    """Return the options that the help of a command shows.
+
+    The program runs once, with links to the user's files, because it may ignore --help and write its own.
+
+    Args:
+        words: The command with its placeholders.
+        folder: The user's folder.
+        values: A value of each parameter by name, since options before --help are parsed as well.
+        limit: Seconds that the program may take.
+
+    Raises:
+        UsageError: It cannot be started, does not end in time, or shows no options.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place, output = Path(scratch) / "folder", Path(scratch) / "output.txt"
+        place.mkdir()
+        for file in folder.iterdir():
+            (place / file.name).symlink_to(file)
+        places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(place)}
+        places |= {"checkpoint_dir": f"{place}/checkpoints"}
+        settings = CommandSettings(tuple(words), str(folder), trial_root=scratch, objectives=())
+        launch = fill(settings, values, places)
+        wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat"}
+        argv = [*_select_words(strip_starter(launch.argv), folder), "--help"]
+        told = f"{shlex.join(argv)} must show the options of the program, but"
+        try:
+            process = start_process(argv, {**launch.environment, **wide}, place, output, grace=STOP_S)
+        except OSError as error:
+            raise UsageError(f"{told} {argv[0]} cannot be started: {error.strerror}.") from error
+        code = process.wait(limit)
+        process.stop() if code is None else process.close()
+        with output.open(encoding="utf-8", errors="replace") as stream:
+            text = stream.read(LARGEST_HELP)
+        if code is None:
+            raise UsageError(f"{told} was stopped after {limit:g} s, because it may have begun to train. {REMEDY}")
+        options = parse_help(text) if IS_HELP.search(text) else []
+        if not options:
+            ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
+            raise UsageError(f"{told} {ended if code else 'shows none'}. {REMEDY}")
+        return options
+
+
+def strip_starter(words: Sequence[str]) -> list[str]:
+    """Return a command without torchrun or another program that starts its script.
+
+    >>> strip_starter(["/env/bin/torchrun", "--standalone", "--nproc_per_node=2", "train.py", "--epochs=3"])
+    ['/env/bin/python', 'train.py', '--epochs=3']
+    """
+    for index, word in enumerate(words):
+        if Path(word).name in STARTERS:
+            python = str(Path(word).parent / "python") if "/" in word else "python"
+            before, rest = [*words[:index], python], words[index + 1 :]
+        elif word in STARTER_MODULES and index and words[index - 1] == "-m":
+            before, rest = [*words[: index - 1]], words[index + 1 :]
+        else:
+            continue
+        for position, option in enumerate(rest):
+            if option.endswith(".py"):
+                return [*before, *rest[position:]]
+            if option in ("-m", "--module"):
+                return [*before, "-m", *rest[position + 1 :]]
+    return [*words]
+
+
+def _select_words(words: Sequence[str], folder: Path) -> Sequence[str]:
+    """Return the words of a command that --help must follow: all, but for fire, which would run the program first."""
+    for position, word in enumerate(words, start=1):
+        script = folder / word
+        if word.endswith(".py") and script.is_file() and b"fire.Fire(" in script.read_bytes():
+            return words[:position]
+    return words

@@ -1,0 +1,77 @@
+"""Tells which functions are programs: they take their values from the command line, and no config."""
+
+import ast
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# Libraries that parse the command line. A file that imports Ray has functions of a config, which report by Ray Train.
+PARSERS = {
+    "absl",
+    "argparse",
+    "click",
+    "fire",
+    "hydra",
+    "jsonargparse",
+    "simple_parsing",
+    "transformers",
+    "typer",
+    "tyro",
+}
+# The arguments are the file, the function, and those of the program.
+CALL = (
+    "import os, runpy, sys; del sys.argv[0]; sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0])); "
+    "name = sys.argv.pop(1); runpy.run_path(sys.argv[0])[name]()"
+)
+
+
+def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
+    """Return the command that calls the function of a task like "train.py:main", or None if it takes a config.
+
+    The file is read and not executed. If it calls the function, as `if __name__ == "__main__":` does, it is run as a
+    script. Otherwise, Python loads it and calls the function.
+
+    Args:
+        folder: The folder in which relative paths begin.
+    """
+    path, _, name = task.rpartition(":")
+    file = folder / path
+    if not path.endswith(".py") or not file.is_file():
+        return None
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError):  # whoever imports it tells the problem
+        return None
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
+    others = [node for node in body if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+    is_called = any(_is_name(node, name) for statement in others for node in ast.walk(statement))
+    if not functions or not _is_program(functions[-1], body, is_called):
+        return None
+    return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
+
+
+def _is_program(function: ast.FunctionDef, body: Sequence[ast.stmt], is_called: bool) -> bool:
+    imported = _list_imports(body)
+    if "ray" in imported:
+        return False
+    decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+    has_parser = bool(PARSERS & imported)
+    if has_parser and any(isinstance(node, ast.Attribute) and node.attr in ("command", "main") for node in decorators):
+        return True  # of click, typer and Hydra
+    arguments = function.args
+    takes_values = any((arguments.posonlyargs, arguments.args, arguments.kwonlyargs, arguments.vararg))
+    return not takes_values or (has_parser and is_called)  # e.g. main(tyro.cli(Args)), main(parser.parse_args())
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _list_imports(body: Sequence[ast.stmt]) -> set[str]:
+    """Return the packages that the statements import, those inside functions included."""
+    found = set()
+    for node in (node for statement in body for node in ast.walk(statement)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found |= {name.partition(".")[0] for name in names}
+    return found

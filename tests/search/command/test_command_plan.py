@@ -1,0 +1,130 @@
+"""A search of a command as it is planned, before Ray starts."""
+
+import sys
+
+import pytest
+
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import resolve_config
+from searchlight.search.experiment.plan import plan
+from searchlight.search.run import main
+from tests.search.refusals import problems_of
+
+SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+for name in ("--learning-rate", "--epochs", "--seed", "--depth"):
+    parser.add_argument(name, type=float)
+parser.parse_args()
+raise SystemExit("it must not train")
+"""
+
+
+@pytest.fixture
+def make_plan(tmp_path, monkeypatch):
+    """Plans the search of a script, which has files beside it that nothing may import."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for name in ("search.py", "logging.py", "my-script.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported')")
+    (tmp_path / "logging.py").unlink()  # the script itself would import it
+    monkeypatch.chdir(tmp_path)
+
+    def make(*words, **options):
+        options = {"search": {"learning-rate": "1e-4..1e-1:log"}, "objective": "loss:min", **options}
+        return plan(resolve_config(SearchConfig(command=[sys.executable, "train.py", *words], **options)))
+
+    return make
+
+
+def test_parameters_reach_the_program_by_its_own_options(make_plan, tmp_path):
+    planned = make_plan("--seed", "{seed}", set={"epochs": "3"}, name="a")
+    assert (planned.config.task, planned.config.scheduler) == ("train.py", "median")
+    assert planned.command.flags["learning-rate"].on == ("--learning-rate", "{value}")
+    assert planned.command.flags["epochs"].on == ("--epochs", "{value}")
+    assert planned.command.trial_root == str(tmp_path / "runs" / "a" / "trials")
+    assert planned.command.objectives == ("loss",)
+    assert planned.confirmation is not None
+    assert planned.notes == (
+        "trials end early but do not pause: the command cannot resume without {checkpoint_dir} or --resume-with",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "scheduler"),
+    [
+        ([], {}, "median"),
+        ([], {"set": {"epochs": "9"}}, "median"),
+        ([], {"max_fidelity": 9}, "median"),
+        ([], {"fidelity": "gpu-seconds", "max_fidelity": "10m"}, "asha-stop"),
+        (["{checkpoint_dir}"], {"set": {"epochs": "9"}}, "hyperband"),
+        ([], {"set": {"epochs": "9"}, "resume_with": "--resume"}, "hyperband"),
+        (["{checkpoint_dir}"], {}, "median"),
+        ([], {"scheduler": "none"}, "none"),
+    ],
+)
+def test_scheduler_is_the_best_one_that_the_command_allows(make_plan, words, options, scheduler):
+    planned = make_plan(*words, flags="--{name}={value}", **options)
+    assert planned.config.scheduler == scheduler
+    assert resolve_config(planned.config).scheduler == scheduler, "also when it is resumed"
+
+
+def test_command_without_a_seed_confirms_nothing(make_plan):
+    planned = make_plan()
+    assert planned.confirmation is None
+    assert planned.notes[-1] == (
+        "no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME"
+    )
+    assert make_plan(seed_flag="seed").confirmation is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"objective": ()}, "--objective must be given, e.g. val/loss:min: the metric that train.py reports and is "
+                            "judged by."),
+        ({"scheduler": "asha", "set": {"epochs": "3"}},
+         "--scheduler asha pauses trials, so the command must be able to resume: name {checkpoint_dir} in it, or give "
+         "--resume-with. Otherwise use asha-stop, median or none."),
+        ({"scheduler": "asha-stop"},
+         "--set epochs=N must be given with --scheduler asha-stop: how many reports a trial makes. With median or "
+         "none it ends when its program ends."),
+        ({"scheduler": "pbt", "set": {"epochs": "3"}},
+         "--scheduler must be another one with a command, but got pbt: it copies weights between trials."),
+        ({"workers": 2}, "--workers must be 1 with a command, but got 2: it starts its processes itself. Give it "
+                         "--gpus-per-worker N or --cpus-per-worker N, and {nproc} in the command."),
+        ({"confirm": 4}, "--confirm must be 0 if the command takes no seed, but got 4: name {seed} in it, or give "
+                         "--seed-flag NAME."),
+        ({"search": {"learning-rat": "1..2"}},
+         "--search learning-rat must be an option of train.py, but it has none of that name. Did you mean "
+         "learning-rate?"),
+        ({"search": {"--depth": "1..2"}}, "--search --depth must be a parameter's name, like lr or model.depth. Rename "
+                                          "it."),
+        ({"folder": "/gone"}, "the command must run in the folder that it was given in, but there is no /gone."),
+    ],
+)  # fmt: skip
+def test_option_that_a_command_cannot_follow_is_refused(make_plan, options, problem):
+    assert problems_of(make_plan, **options) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["train.py", "--a", "b c"], "Use -- python train.py --a 'b c'"),
+        (["python9.9", "train.py"], f"Use {sys.executable}."),
+        (["no-such-program"], "Name one that is installed, or give its path."),
+    ],
+)
+def test_missing_program_is_refused(make_plan, words, remedy):
+    config = SearchConfig(command=words, objective="loss:min", search={"lr": "1..2"})
+    expected = f"the command must begin with a program, but there is no {words[0]}. {remedy}"
+    assert problems_of(lambda: plan(resolve_config(config))) == [expected]
+
+
+def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsys):
+    words = ["--search", "learning-rate=0..1", "--objective", "loss:min", "--dry-run", "--", sys.executable, "train.py"]
+    main.main(words, standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert f"command:\n- {sys.executable}\n- train.py\n" in printed
+    assert f"folder: {tmp_path}\n" in printed
+    assert "# a trial ends when its program ends; ends a trial below the median" in printed
+    assert "# no confirming runs: the command takes no seed." in printed

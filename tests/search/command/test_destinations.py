@@ -1,0 +1,109 @@
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from searchlight.search.command.destinations import Destinations, resolve_parameters
+from searchlight.search.command.flags import Parameter
+from searchlight.search.command.options import CommandOptions
+from searchlight.search.errors import UsageError
+from searchlight.trainables.command.settings import FileTarget, Flag
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copy(PROGRAMS / "argparse_program.py", tmp_path / "train.py")
+    (tmp_path / "config.yaml").write_text("optimizer:\n  lr: 0.1\n  name: adam\nseed: 0\n")
+    (tmp_path / "config.toml").write_text("lr = 0.1\n")
+    (tmp_path / "net.py").write_text("DEPTH = 2\n\ndef build(width=16):\n    lr = 1\n    lr = 2\na = b = 3\n")
+    return tmp_path
+
+
+def resolve(folder, words=(), parameters=(), **options):
+    command = (sys.executable, "train.py", "data", *words)
+    given = [Parameter(name, "--search", values) for name, values in dict(parameters).items()]
+    return resolve_parameters(CommandOptions(command=command, **options), given, folder)
+
+
+def test_each_parameter_has_one_destination(folder):
+    parameters = {"lr": [0.1, 0.5], "batch-size": [1, 2], "depth": [1, 2], "opt.weight_decay": [0.0, 0.1], "seed": [1]}
+    found = resolve(
+        folder,
+        ["--config", "{config.yaml}", "--seed={seed}", "--betas", "{opt.weight-decay}", "0.9"],
+        parameters,
+        to=["config.yaml:optimizer.lr=lr"],
+        patch=["net.py:DEPTH=depth"],
+    )
+    assert found == Destinations(
+        {"batch-size": Flag(("--batch_size", "{value}"))},
+        (FileTarget("config.yaml", "optimizer.lr", "lr"),),
+        (FileTarget("net.py", "DEPTH", "depth"),),
+    )
+
+
+def test_program_is_not_started_if_each_parameter_has_a_place(folder):
+    command = CommandOptions(command=("no-such-program", "--lr={lr}"))
+    assert resolve_parameters(command, [Parameter("lr", "--search", [0.1])], folder) == Destinations()
+
+
+def test_flags_none_leaves_parameters_to_the_environment(folder):
+    assert resolve(folder, parameters={"anything": [1]}, flags="none") == Destinations()
+
+
+def test_seed_has_the_flag_that_the_user_names(folder):
+    found = resolve(folder, ["--lr={lr}"], {"lr": [0.1], "seed": [1]}, seed_flag="seed")
+    assert found.flags == {"seed": Flag(("--seed", "{value}"))}
+    with pytest.raises(UsageError, match=r"--seed-flag sed must be an option of train.py.* Did you mean seed\?"):
+        resolve(folder, ["--lr={lr}"], {"lr": [0.1]}, seed_flag="sed")
+
+
+def test_style_of_flags_needs_no_help(folder):
+    command = CommandOptions(command=("no-such-program", "--lr={lr}"), flags="--{name}={value}")
+    given = [Parameter(name, "--search", [0.1]) for name in ("lr", "dropout", "epochs")]
+    assert resolve_parameters(command, given, folder).flags == {"dropout": Flag(("--dropout={value}",))}
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (["{lrr}"], {}, "{lrr} in the command must be a parameter, or have double braces to stay as it is. Did you"),
+        (["{epochs}"], {}, "{epochs} in the command must come with --set epochs=N: how many reports a trial makes."),
+        (["{lr}"], {"resume_with": "--resume {chekpoint_dir}"}, "Did you mean checkpoint_dir?"),
+        (["{lr}"], {"metrics_file": "{trial_dri}/log.csv"}, "Did you mean trial_dir?"),
+        (["{lr}"], {"to": ["config.yaml:optimizer.lr=lr"]}, "that has no other place, but the command has {lr}."),
+        (["{lr}"], {"to": ["config.yaml:optimizer.lr=rl"]}, "but rl is none. Choose from lr."),
+        ([], {"to": ["config.yaml:optimizer.rl=lr"]}, "single value in config.yaml, but there is none. Did you mean"),
+        ([], {"to": ["config.yaml:optimizer=lr"]}, "in config.yaml. Choose from optimizer.lr, optimizer.name."),
+        ([], {"to": ["confg.yaml:lr=lr"]}, "must name a file that exists, but there is no"),
+        ([], {"to": ["net.py:DEPTH=lr"]}, "must name a file that ends with .yaml, .yml, .json or .toml."),
+        ([], {"patch": ["config.yaml:lr=lr"]}, "--patch config.yaml:lr must name a file that ends with .py."),
+        ([], {"patch": ["/tmp/net.py:lr=lr"]}, "must name a file in"),
+        ([], {"patch": ["net.py:build.lr=lr"]}, "must be one value, but net.py has it on the lines 4 and 5."),
+        ([], {"patch": ["net.py:build.wdth=lr"]}, "Did you mean build.width?"),
+        ([], {"patch": ["net.py:a=lr"]}, "another value of the file would change too"),
+        ([], {"patch": ["net.py"]}, "--patch must be like train.py:main.config.lr=lr, but got 'net.py'."),
+        ([], {"patch": ["net.py:DEPTH=lr"], "cwd": "here"}, "--cwd must be trial with --patch net.py"),
+        ([], {"to": ["config.toml:lr=lr"], "cwd": "here"}, "the command must name its copy by {config.toml}."),
+        ([], {"to": ["config.toml:lr=lr", "config.toml:lr=lr"]}, "config.toml:lr must take one parameter, but got 2."),
+        ([], {"flags": "--{name}"}, "--flags must be auto, none or like '--{name}={value}', but"),
+    ],
+)  # fmt: skip
+def test_destination_that_does_not_exist_is_refused(folder, words, options, message):
+    with pytest.raises(UsageError) as error:
+        resolve(folder, words, {"lr": [0.1, 0.2]}, **options)
+    assert message in str(error.value)
+
+
+def test_value_that_a_format_lacks_is_refused(folder):
+    with pytest.raises(UsageError, match=r"--to config.toml:lr must take the value of lr, but TOML has no null"):
+        resolve(folder, [], {"lr": [0.1, None]}, to=["config.toml:lr=lr"])
+
+
+def test_parameter_that_is_no_option_is_refused(folder):
+    with pytest.raises(UsageError) as error:
+        resolve(folder, ["--seed={seed}"], {"batch-sizes": [1, 2], "lr": [0.1]})
+    rule = "must be an option of train.py, but it has none of that name."
+    assert str(error.value) == f"--search batch-sizes {rule} Did you mean batch_size?"

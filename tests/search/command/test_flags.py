@@ -1,0 +1,94 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from searchlight.search.command.flags import Parameter, choose_flags, fill_style, suggest_name
+from searchlight.search.command.help_text import ProgramOption
+from searchlight.search.errors import UsageError
+from searchlight.trainables.command.settings import Flag
+
+OPTIONS = [
+    ProgramOption(("--lr", "--learning-rate"), "LR"),
+    ProgramOption(("-b", "--batch_size"), "INTEGER", type="int"),
+    ProgramOption(("--dropout",), "FLOAT", "=", "float"),
+    ProgramOption(("--optimizer",), "{adam,sgd}", choices=("adam", "sgd")),
+    ProgramOption(("--depth",), "{1,2}", choices=("1", "2")),
+    ProgramOption(("--fp16",)),
+    ProgramOption(("--model.bias", "--model.no-bias")),
+    ProgramOption(("--betas",), "BETAS BETAS"),
+    ProgramOption(("--scheduler.help",), "[CLASS_PATH_OR_NAME]"),
+    ProgramOption(("--half",), "{true,false}", type="bool", choices=("true", "false")),
+    ProgramOption(("--clip",), "{None}|FLOAT", type="float"),
+]
+
+
+def choose(name, *values):
+    return choose_flags(OPTIONS, [Parameter(name, "--search", values)], "train.py").get(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "flag"),
+    [
+        ("lr", [1e-5, 1e-2], Flag(("--lr", "{value}"))),
+        ("lr", [-1e-5, 1e-2], Flag(("--lr={value}",))),
+        ("learning_rate", [0.1], Flag(("--learning-rate", "{value}"))),
+        ("batch-size", [1, 8], Flag(("--batch_size", "{value}"))),
+        ("b", [1, 8], Flag(("-b", "{value}"))),
+        ("dropout", [0, 0.5], Flag(("--dropout={value}",))),
+        ("depth", [1, 2], Flag(("--depth", "{value}"))),
+        ("fp16", [True, False], Flag(("--fp16",))),
+        ("model.bias", [True, False], Flag(("--model.bias",), ("--model.no-bias",))),
+        ("model.no_bias", [True, False], Flag(("--model.no-bias",), ("--model.bias",))),
+        ("scheduler.gamma", [0.5], Flag(("--scheduler.gamma", "{value}"))),
+        ("half", [True, False], Flag(("--half", "{value}"))),
+        ("clip", [None, 0.5], Flag(("--clip", "{value}"))),
+        ("epochs", [3], None),
+    ],
+)
+def test_option_of_the_name_takes_the_parameter(name, values, flag):
+    assert choose(name, *values) == flag
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("dropuot", [0.1], "must be an option of train.py, but it has none of that name. Did you mean dropout?"),
+        ("bias", [True], "must be an option of train.py, but it has none of that name. Did you mean model.bias?"),
+        ("batch_size", [0.5, 1.5], "must be integers, because --batch_size of train.py takes INTEGER, but got 0.5."),
+        ("dropout", ["high"], "must be numbers, because --dropout of train.py takes FLOAT, but got high."),
+        ("fp16", [0.1], "must be true,false, because --fp16 of train.py is a switch, but got 0.1."),
+        ("optimizer", ["adam", "lion"], "adam or sgd, because --optimizer of train.py takes no others, but got lion."),
+        ("betas", [0.9], "takes 2. Name each in the command instead: --betas {betas1} {betas2}."),
+    ],
+)  # fmt: skip
+def test_parameter_that_the_program_does_not_take_is_refused(name, values, message):
+    with pytest.raises(UsageError) as error:
+        choose(name, *values)
+    assert str(error.value).startswith(f"--search {name} ")
+    assert str(error.value).endswith(message)
+
+
+def test_each_problem_has_a_line():
+    parameters = [Parameter("dropuot", "--search", [0.1]), Parameter("fp16", "--set", [3])]
+    with pytest.raises(UsageError) as error:
+        choose_flags(OPTIONS, parameters, "train.py")
+    assert [problem.split(" must")[0] for problem in error.value.problems] == ["--search dropuot", "--set fp16"]
+
+
+def test_many_names_are_not_listed():
+    names = [f"option{number}" for number in range(100)]
+    assert suggest_name("zzz", names, "train.py --help lists 100.") == "train.py --help lists 100."
+    assert suggest_name("zzz", ["lr", "seed"]) == "Choose from lr, seed."
+
+
+@given(st.from_regex(r"[a-z_]{1,5}(\.[a-z]{1,3})?", fullmatch=True))
+def test_style_names_each_parameter(name):
+    parameters = [Parameter(name, "--search", [1])]
+    assert fill_style("--{name}={value}", parameters) == {name: Flag((f"--{name}={{value}}",))}
+    assert fill_style("--{name} {value}", parameters) == {name: Flag((f"--{name}", "{value}"))}
+
+
+@pytest.mark.parametrize("style", ["--{name}", "=", "auot"])
+def test_style_without_its_parts_is_refused(style):
+    with pytest.raises(UsageError, match=f"--flags must be auto, none or like .* but '{style}' has no"):
+        fill_style(style, [])

@@ -1,0 +1,125 @@
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from searchlight.search.command.flags import Parameter, choose_flags
+from searchlight.search.command.help_text import ProgramOption, parse_help
+from searchlight.search.command.program_help import read_options
+from searchlight.search.errors import UsageError
+from searchlight.search.space.flatten import flatten
+from searchlight.trainables.command.template import list_flags
+
+PROGRAMS = Path(__file__).parent / "programs"
+HELP = Path(__file__).parent / "help"
+# By library: words of the command before the flags, and parameters by the name that a user may write.
+CASES = {
+    "argparse": (
+        ["data"],
+        {"lr": -1e-05, "batch-size": 4, "optimizer": "sgd", "fp16": True, "cache": False, "no_cuda": False}
+        | {"opt.weight_decay": 0.5, "layers": 7},
+    ),
+    "click": (
+        ["train"],
+        {"lr": 1e-05, "optimizer": "sgd", "fp16": False, "cache": False, "dropout": -0.5, "n_layers": 2},
+    ),
+    "typer": (["data"], {"lr": 1e-05, "batch_size": 4, "optimizer": "sgd", "fp16": True}),
+    "tyro": ([], {"learning_rate": 1e-05, "anneal_lr": False, "kind": "b", "opt.weight_decay": 0.5, "target-kl": 0.5}),
+    "transformers": (["--model_name", "bert"], {"learning_rate": 1e-05, "kind": "b", "fp16": True, "use_fast": False}),
+    "jsonargparse": ([], {"lr": 1e-05, "fp16": True, "model.depth": 3, "model.dropout": None}),
+    "lightning": (["fit"], {"model.learning_rate": 1e-05, "model.use_bias": True, "data.batch_size": 7}),
+    "hydra": (["optimizer=sgd"], {"lr": 1e-05, "fp16": True, "model.depth": 4, "optimizer.momentum": 0.5}),
+    "fire": (["data"], {"lr": 1e-05, "depth": 4, "fp16": True}),
+    "absl": ([], {"lr": 1e-05, "batch_size": 4, "fp16": True, "optimizer": "sgd"}),
+}
+SLOW = ("transformers", "lightning")  # to import
+
+
+def parameters_of(values):
+    return [Parameter(name, "--search", [value]) for name, value in values.items()]
+
+
+def command_of(library):
+    for needed in (library, *(["jsonargparse"] if library == "lightning" else [])):  # LightningCLI is built on it
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    name = {"transformers": "hf"}.get(library, library)
+    return [sys.executable, f"{name}_program.py", *CASES[library][0]]
+
+
+@pytest.mark.parametrize(
+    "library", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CASES]
+)
+def test_program_gets_the_values_by_the_options_of_its_help(library, tmp_path):
+    command, values = command_of(library), CASES[library][1]
+    flags = choose_flags(read_options(command, PROGRAMS, {}), parameters_of(values), "train.py")
+    words = [*command, *list_flags(flags, values)]
+    folder = shutil.copytree(PROGRAMS, tmp_path / "programs")  # Hydra writes its own files
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    got = flatten(json.loads(done.stdout.splitlines()[-1]))
+    expected = {name.replace("-", "_"): [value] if name == "layers" else value for name, value in values.items()}
+    assert {name: got[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("library", [name for name in CASES if name not in SLOW])
+def test_recorded_help_has_the_options_of_the_program(library):
+    """So that texts of libraries that are not installed are tested too."""
+    shown = read_options(command_of(library), PROGRAMS, {})
+    assert parse_help((HELP / f"{library}.txt").read_text()) == shown
+
+
+@pytest.mark.parametrize("library", CASES)
+def test_recorded_help_has_an_option_for_each_parameter(library):
+    options = parse_help((HELP / f"{library}.txt").read_text())
+    assert choose_flags(options, parameters_of(CASES[library][1]), "train.py").keys() == CASES[library][1].keys()
+
+
+def test_types_and_choices_of_a_help_are_known():
+    options = parse_help((HELP / "click.txt").read_text())
+    assert options == [
+        ProgramOption(("--lr",), "FLOAT", type="float"),
+        ProgramOption(("--optimizer",), "[adam|sgd]", choices=("adam", "sgd")),
+        ProgramOption(("--fp16",)),
+        ProgramOption(("--cache", "--no-cache")),
+        ProgramOption(("-d", "--dropout"), "FLOAT RANGE", type="float"),
+        ProgramOption(("--n-layers",), "INTEGER", type="int"),
+    ]
+
+
+def test_hydra_tells_groups_and_keys():
+    options = parse_help((HELP / "hydra.txt").read_text())
+    assert ProgramOption(("optimizer",), "VALUE", "=", choices=("adam", "sgd")) in options
+    assert {"lr", "model.depth", "optimizer.momentum"} <= {option.names[0] for option in options}
+
+
+def test_options_before_help_have_values_that_the_program_accepts():
+    command = [sys.executable, "argparse_program.py", "data", "--seed", "{seed}", "--lr={lr}"]
+    assert read_options(command, PROGRAMS, {"lr": 0.5})
+
+
+def test_program_without_help_needs_a_style_or_places():
+    with pytest.raises(UsageError, match=r"exit code 1: AssertionError: --help\. Give each parameter a place") as error:
+        read_options([sys.executable, "no_help_program.py"], PROGRAMS, {})
+    assert "--flags '--{name}={value}'" in str(error.value)
+
+
+def test_program_that_trains_is_stopped_and_writes_nothing_beside_itself(tmp_path):
+    (tmp_path / "train.py").write_text((PROGRAMS / "endless_program.py").read_text())
+    with pytest.raises(UsageError, match="was stopped after 3 s, because it may have begun to train"):
+        read_options([sys.executable, "train.py"], tmp_path, {}, limit=3)
+    assert [file.name for file in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_program_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(UsageError, match="but no-such-program cannot be started: No such file"):
+        read_options(["no-such-program"], tmp_path, {})
+
+
+def test_launcher_is_left_out():
+    command = ["torchrun", "--nproc_per_node={nproc}", "argparse_program.py", "data"]
+    assert read_options(["env", f"PATH={Path(sys.executable).parent}", *command], PROGRAMS, {})

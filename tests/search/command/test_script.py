@@ -1,0 +1,61 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from searchlight.search.command.script import find_script_command
+from searchlight.search.config import load_config
+
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+CLICK, OPTION = "import click\n", "@click.option('--lr', type=float)\n"
+GUARD = "if __name__ == '__main__':\n    "
+SCRIPTS = {
+    "argparse": f"{PARSER}def main():\n    print(parser.parse_args().lr)\n{GUARD}main()",
+    "argparse without a guard": f"{PARSER}def main():\n    print(parser.parse_args().lr)\nmain()",
+    "argparse in another function": f"{PARSER}def main(args):\n    print(args.lr)\n{GUARD}main(parser.parse_args())",
+    "click": f"{CLICK}@click.command()\n{OPTION}def main(lr):\n    print(lr)\n{GUARD}main()",
+    "argv": f"import sys\ndef main():\n    print(float(sys.argv[2]))\n{GUARD}main()",
+}
+LIBRARIES = {
+    "only defined": f"{PARSER}def main():\n    print(parser.parse_args().lr)\n",
+    "subcommand": f"{CLICK}@click.group()\ndef cli(): ...\n"
+    f"@cli.command()\n{OPTION}def main(lr):\n    print(lr)\n{GUARD}cli()",
+}
+FUNCTIONS = {
+    "config": "def main(config): ...",
+    "config with a guard": f"def main(config): ...\n{GUARD}main({{'lr': 0.1}})",
+    "Ray Train": f"{PARSER}from ray import train\ndef main(config):\n    train.report({{}})\n{GUARD}main({{}})",
+    "Ray Train without a config": "def main():\n    import ray.train\n    ray.train.report({})",
+    "class": "class main: ...",
+    "other": "def train(): ...",
+    "not Python": "def main(:",
+}
+
+
+@pytest.mark.parametrize("kind", [*SCRIPTS, *LIBRARIES])
+def test_program_gets_its_arguments(kind, tmp_path):
+    (tmp_path / "my-train.py").write_text({**SCRIPTS, **LIBRARIES}[kind])
+    command = find_script_command("my-train.py:main", tmp_path)
+    assert (command == (sys.executable, "my-train.py")) == (kind in SCRIPTS)
+    done = subprocess.run([*command, "--lr", "0.5"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == 0.5
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_function_of_a_config_is_no_program(kind, tmp_path):
+    (tmp_path / "train.py").write_text(FUNCTIONS[kind])
+    assert find_script_command("train.py:main", tmp_path) is None
+
+
+@pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main"])
+def test_other_tasks_are_no_programs(task, tmp_path):
+    assert find_script_command(task, tmp_path) is None
+
+
+def test_search_of_a_main_function_runs_its_script(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(SCRIPTS["argparse"])
+    monkeypatch.chdir(tmp_path)
+    config = load_config({"task": "train.py:main", "search": {"lr": "0.1..0.2"}, "objective": "loss", "metric": "a=b"})
+    assert (config.command, config.task, config.folder) == ((sys.executable, "train.py"), "train.py", str(tmp_path))
+    assert config.scheduler == "median"  # as of any command without a length

@@ -1,0 +1,160 @@
+import re
+import shlex
+import sys
+
+import pytest
+from click.testing import CliRunner
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from searchlight.search.command.try_first import choose_middle, propose_objectives, propose_patterns
+from searchlight.search.run import main
+from searchlight.trainables.command.output import OutputPatterns
+from tests.trainables.command.programs import ROOT
+
+
+@pytest.fixture
+def try_first(tmp_path, monkeypatch):
+    """Return a function that runs `--try-first` with a program, and returns its exit code and its lines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(text, *options, words=()):
+        (tmp_path / "train.py").write_text(text)
+        given = ["--try-first", "5m", "--search", "lr=0.01..1.0", "--flags", "none", *options]
+        done = CliRunner().invoke(main, [*given, "--", sys.executable, "train.py", *words])
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.exit_code, done.output.splitlines()
+
+    return run
+
+
+REPORTS = """
+import searchlight
+for step in range(3):
+    searchlight.report(step, eval_loss=1 / (step + 1), train_loss=2.5, runtime=7)
+"""
+
+
+def test_metrics_are_listed_and_an_objective_is_proposed(try_first):
+    code, (first, *table, proposal, others) = try_first(REPORTS)
+    assert code == 0
+    assert re.fullmatch(r"the command ran \d+ s until it ended", first)
+    assert [line.split() for line in table] == [
+        ["metric", "values", "last", "from"],
+        ["eval_loss", "3", "0.3333", "searchlight.report"],
+        ["runtime", "3", "7", "searchlight.report"],
+        ["train_loss", "3", "2.5", "searchlight.report"],
+    ]
+    assert (proposal, others) == ("proposed: --objective eval_loss:min", "or one of: train_loss:min")
+
+
+def test_objective_that_was_heard_is_enough(try_first):
+    code, lines = try_first(REPORTS, "--objective", "runtime:min")
+    assert (code, len(lines)) == (0, 5)
+
+
+def test_program_without_an_end_is_stopped(try_first):
+    text = "import time, searchlight\nwhile True: searchlight.report(loss=1); time.sleep(0.1)"
+    code, lines = try_first(text, "--try-first", "5s")
+    assert code == 0
+    assert re.fullmatch(r"the command ran \d+ s and was stopped", lines[0])
+
+
+def test_printed_metric_is_proposed_as_an_expression_that_reads_it(try_first):
+    text = "print('step 0: train loss 4.25, val loss 4.5')"
+    code, lines = try_first(text, "--objective", "val/loss:min")
+    assert code == 1
+    assert "missing: val/loss" in lines
+    words = shlex.split(lines[-2])
+    assert words[0::2] == ["--metric", "--objective"]
+    assert words[3] == "val/loss:min"
+    code, lines = try_first(text, *words)
+    assert (code, lines[-1].split()) == (0, ["val/loss", "1", "4.5", "output"])
+
+
+def test_program_without_metrics_shows_its_last_lines(try_first):
+    code, lines = try_first("print('hello')")
+    assert code == 1
+    assert lines[1:3] == ["missing: no metric was heard", "  hello"]
+    assert "--metric NAME=REGEX" in lines[3]
+
+
+def test_failure_is_shown_with_its_traceback(try_first):
+    code, lines = try_first("1 / 0")
+    assert (code, lines[-2]) == (1, "ZeroDivisionError: division by zero")
+    assert lines[-1].startswith("the command failed: exit code 1")
+
+
+def test_trial_leaves_no_file_with_the_user(try_first, tmp_path):
+    try_first("import searchlight; open('mine', 'w'); searchlight.report(loss=1)")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_named_parameter_has_a_value_of_its_range(try_first):
+    code, lines = try_first("import sys, searchlight; searchlight.report(loss=float(sys.argv[1]))", words=["{lr}"])
+    assert (code, lines[2].split()[2]) == (0, "0.505")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--try-first", "soon", "--", "python"], "--try-first must be like 90s, 30m or 2h, but got 'soon'."),
+        (
+            ["arc", "--try-first"],
+            "--try-first must come with a command: searchlight run --try-first -- python train.py",
+        ),
+    ],
+)
+def test_wrong_use_is_refused(options, message):
+    done = CliRunner().invoke(main, options)
+    assert (done.exit_code, done.stderr) == (2, f"{message}\n")
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (["loss", "learning_rate", "epoch"], "loss:min"),
+        (["charts/episodic_return", "losses/value_loss", "charts/SPS"], "charts/episodic_return:max"),
+        (["val_acc", "train_acc", "val_loss"], "val_acc:max"),
+        (["valid/ppl", "train/ppl"], "valid/ppl:min"),
+        (["eval_loss", "eval_runtime", "eval_samples_per_second", "grad_norm"], "eval_loss:min"),
+        (["test_f1", "lr"], "test_f1:max"),
+    ],
+)
+def test_objective_is_proposed_by_its_name(names, best):
+    assert propose_objectives(dict.fromkeys(names, 1))[0] == best
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("step 250: train loss 1.9, val loss 2.0431", "val_loss", 2.0431),  # nanoGPT
+        ("Test set: Average loss: 0.2500, Accuracy: 9300/10000 (93%)", "average_loss", 0.25),  # PyTorch's MNIST
+        ("global_step=2000, episodic_return=[9.]", None, None),  # the number is in a list
+        ("epoch 0: {'accuracy': 0.6838, 'f1': 0.8122}", "accuracy", 0.6838),  # Accelerate's nlp_example
+        ("[GPU0] Epoch 3 | Batchsize: 32 | Loss: 0.125", "loss", 0.125),
+        (" 50%|#####     | 1/2 [00:01<00:01, loss=0.5, acc=0.75]", "acc", 0.75),
+        ("hello world 7", None, None),
+    ],
+)
+def test_expression_is_proposed_that_reads_the_metric(line, name, value):
+    found = dict(propose_patterns((line,)))
+    assert (name in found) if name else not found
+    if name:
+        (measured,) = OutputPatterns([f"x={found[name]}"]).find(line)
+        assert measured.metrics == {"x": value}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "middle"),
+    [
+        (FloatDistribution(0, 1), 0.5),
+        (FloatDistribution(1e-4, 1e-2, log=True), 1e-3),
+        (IntDistribution(1, 4), 3),
+        (IntDistribution(16, 64, step=16), 48),
+        (CategoricalDistribution(["a", "b"]), "a"),
+    ],
+)
+def test_middle_of_a_range_is_in_it(distribution, middle):
+    chosen = choose_middle(distribution)
+    assert chosen == pytest.approx(middle) if isinstance(middle, float) else chosen == middle
