@@ -32,6 +32,7 @@ LOOK_S = 1.0  # interval of cluster snapshots
 STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
 STALL_EPOCHS = 10  # the same in times of the longest epoch of the search
 AUDITS = 2  # a task whose audit ends its workers must not lose more of them
+CLAIM_S = 300.0  # how long the audit of lost workers waits for others: idle gangs have theirs, and start none
 SURPLUS_S = 5.0  # how long a gang waits for room before it may be surplus
 
 
@@ -255,6 +256,13 @@ class Registry:
             self._auditor = ""
             if self._audits == AUDITS:
                 self._get_audit().set_result(None)
+            else:
+                self._start_task(self._end_audit_unless_claimed())
+
+    async def _end_audit_unless_claimed(self) -> None:
+        await asyncio.sleep(CLAIM_S)
+        if not self._auditor:
+            await self.record_audit(None)
 
     def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)

@@ -135,14 +135,16 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
     Raises:
         Exception: The error that ended the workers.
     """
-    if settings.worker.objective:
+    if settings.worker.command:
+        from searchlight.trainables.worker.command_runner import work_on_command as work
+    elif settings.worker.objective:
         from searchlight.trainables.worker.train_function import work_on_function as work
     else:
         from searchlight.trainables.worker.worker import work
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        torch_config=GangTorchConfig(backend="gloo" if settings.worker.rehearsal else None),
+        torch_config=GangTorchConfig(backend="gloo" if settings.worker.rehearsal or settings.worker.command else None),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
             use_gpu=settings.resources.get("GPU", 0) > 0,

@@ -108,5 +108,8 @@ class TrialOptions(Options):
     )
     recycle_after: Count | None = _advanced(None, "N", "Start new workers after this many trials. Default: no limit.")
     no_preflight: bool = _advanced(
-        False, "", "Skip the audit of the task on the first worker, which takes a few seconds."
+        False,
+        "",
+        "Skip the audit of the task on the first worker, which takes a few seconds. A failed first trial of a function "
+        "then does not end the search.",
     )

@@ -10,11 +10,12 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.errors import StoreError
+from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
-from searchlight.search.execution.stoppers import Stoppers
+from searchlight.search.execution.stoppers import FirstTrial, Stoppers
 from searchlight.search.folder.retry import retry_while_unavailable
+from searchlight.search.formatting import resume_command
 from searchlight.search.space.fidelity import UNLIMITED, Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
@@ -45,6 +46,7 @@ class SearchLimits:
         stoppers: Rules that end the search early. They set `stopping`.
         room: Returns how many segments may run concurrently. None: any number.
         passed_audit: Returns whether the audit found no errors in the task, or None until it has ended.
+        tries_first: Whether the first trial must report before others begin: no audit knows if a function works.
     """
 
     trials: int
@@ -55,6 +57,7 @@ class SearchLimits:
     stoppers: Stoppers = field(default_factory=Stoppers)
     room: Callable[[], int] | None = None
     passed_audit: Callable[[], bool | None] = lambda: True
+    tries_first: bool = False
 
 
 class ReportHandler:
@@ -68,6 +71,7 @@ class ReportHandler:
     Attributes:
         spent: The cost of all trials in the unit of fidelity.
         interrupted: Trials that a stop of the search interrupted within a segment.
+        first_trial: Decides whether trials begin beside the first one.
     """
 
     def __init__(
@@ -85,7 +89,9 @@ class ReportHandler:
         self.spent = sum(
             epoch_cost(report, unit) for trial in study.get_trials() for report in get_reports(trial).values()
         )
-        self._errors = folder / "errors"
+        has_reported = any(get_reports(trial) for trial in study.get_trials())
+        self.first_trial = FirstTrial(limits.tries_first and not has_reported)
+        self._folder = folder
         self._limits = limits
         self._withheld: dict[int, tuple[SegmentEnd, float]] = {}  # ends before the audit's, with their times
         self._stoppers = limits.stoppers
@@ -103,6 +109,7 @@ class ReportHandler:
         """Begin to measure the GPU time of a segment of trial `number`."""
         self.study.live.add(number)
         self._began[number] = self._get_time(number)
+        self.first_trial.record_start(number)
         self._stoppers.record_segment_start(number)
 
     def handle(self, number: int, result: GangResult) -> None:
@@ -110,6 +117,7 @@ class ReportHandler:
 
         Raises:
             StoreError: The workers cannot write checkpoints.
+            UsageError: The first trial failed before its first report.
         """
         now = self._get_time(number)
         for report in result.reports:
@@ -201,6 +209,7 @@ class ReportHandler:
         content |= {"held_gpu_s": meter.get_gpu_seconds(number), "gang": gang}
         content["seconds"] = report.costs.get("gpu_seconds", 0.0) / meter.gpus
         self._log_notes(number, report.notes)
+        self.first_trial.record_report()
         if report.datasets:
             self._record_datasets(number, list(report.datasets))
         trial = self.study.get_trial(number)
@@ -223,6 +232,11 @@ class ReportHandler:
             self.interrupted.add(number)
             if end.unwritable:  # any trial would find it so, and would fail
                 raise StoreError(f"trial {number}: {end.reason}")
+        elif end.outcome == "failed" and self.first_trial.record_failure(number, end.reason):
+            self._log_notes(number, end.notes)
+            self.interrupted.add(number)  # the corrected function trains it again
+            path = self._save_traceback(number, end.traceback) if end.traceback else None
+            raise _build_error(number, end.reason + _format_location(end), path, self._folder)
         elif self._limits.passed_audit():
             self._end_trial(number, end, now)
         else:
@@ -235,7 +249,7 @@ class ReportHandler:
             self._record_divergent_epoch(number, end.last, now)
         if end.traceback:
             self._save_traceback(number, end.traceback)
-        where = f", at {end.location}" if end.location else ""
+        where = _format_location(end)
         early = self._describe_early_return(number) if end.outcome == "completed" else ""
         self.finish_trial(number, end.outcome, end.reason + where + early, end.divergence)
         failure = end.reason if end.outcome == "failed" else ""
@@ -265,15 +279,20 @@ class ReportHandler:
             content["repeated"] = True  # several objectives lose the value that this report replaces
         self.study.record_report(number, last.epoch, {**content, "time": at})
 
-    def _save_traceback(self, number: int, traceback: str) -> None:
-        """Write a traceback to the bucket before the trial ends, since the driver's disk may be lost."""
-        path = self._errors / f"trial-{number}.txt"
+    def _save_traceback(self, number: int, traceback: str) -> StoragePath | None:
+        """Write a traceback to the bucket before the trial ends, since the driver's disk may be lost.
+
+        Return its path, or None if it cannot be written.
+        """
+        path = self._folder / "errors" / f"trial-{number}.txt"
         write = partial(path.write_text, traceback, encoding="utf-8")
         try:
             path.parent.mkdir(exist_ok=True)
             retry_while_unavailable(write, errors=get_outage_errors(path))
+            return path
         except OSError as error:  # e.g. a full disk; the study has the reason
             logger.warning("trial %d: its traceback cannot be written: %s\n%s", number, error, traceback.rstrip())
+            return None
 
     def _record_segment(self, number: int, result: GangResult | None, now: float) -> None:
         """Record a segment that has ended, with its last `result`, or None if its gang was lost."""
@@ -296,3 +315,18 @@ class ReportHandler:
     def _record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         self._log_notes(number, self._datasets.describe_changes(number, datasets))
         self.study.record_datasets(number, datasets)
+
+
+def _format_location(end: SegmentEnd) -> str:
+    """Return where the user's code failed, to follow the reason, or ""."""
+    return f", at {end.location}" if end.location else ""
+
+
+def _build_error(number: int, reason: str, traceback: StoragePath | None, place: StoragePath) -> UsageError:
+    """Return the error of a search at `place` whose first trial failed, with its `traceback` in a file."""
+    return UsageError(
+        f"trial {number} failed before its first report: {reason}.",
+        *([f"Its traceback is in {traceback}."] if traceback else []),
+        f"No other trial begins. Correct the task and run {resume_command(place)}, or add --no-preflight. "
+        "If a --set or --search is wrong, begin a new search: a resumed one keeps them.",
+    )

@@ -2,16 +2,17 @@
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
 from pydantic import ValidationError
 from ray.tune.search import Searcher
 
-from searchlight.search.errors import StoreError, format_validation_errors
+from searchlight.search.errors import StoreError, UsageError, format_validation_errors
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.execution.report_handler import ReportHandler, SearchLimits
@@ -71,18 +72,22 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangFailureRecorder
         self._live: dict[str, int] = {}  # trial number by Tune's trial
+        self._held: deque[int] = deque()  # the trials in the memory of idle gangs, which Tune uses in this order
         self._progress = TrialCache(self._build_progress)
 
     # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
     # instead, and lets the gangs end normally.
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        if self._live and self.limits.room is not None and len(self._live) >= self.limits.room():
+        if self._live and (self.reports.first_trial.runs_alone or self._is_full()):
             return None
         result: dict[str, Any] | str | None = Searcher.FINISHED
         if self.error is None:
             result = self._keep_error(lambda: self._next_segment(trial_id), Searcher.FINISHED)
         return None if result == Searcher.FINISHED and self._live else result  # type: ignore[return-value]
+
+    def _is_full(self) -> bool:
+        return self.limits.room is not None and len(self._live) >= self.limits.room()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if not result["done"]:
@@ -97,6 +102,7 @@ class StudySearcher(Searcher):
             self._keep_error(lambda: self.reports.handle_gang_failure(number, loss), None)
         else:
             self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
+            self._held.append(number)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that is never read
@@ -124,15 +130,16 @@ class StudySearcher(Searcher):
         may_wait = trial.state == TrialState.RUNNING and not is_confirming(trial)
         return may_wait and self.schedule.is_paused_at_rung(self._progress_of(trial))
 
-    def finish(self, prune: bool) -> None:
+    def finish(self, prune: bool, is_lost: bool = False) -> None:
         """End trials after the last segment. The others can be resumed.
 
         A trial that met the target of the search is completed.
 
         Args:
             prune: Whether to prune trials that wait at a rung.
+            is_lost: Whether Ray is lost, and with it the audit that some trials wait for. They are interrupted.
         """
-        self.reports.settle(is_over=True)
+        self.reports.settle(is_over=not is_lost)
         stoppers = self.limits.stoppers
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
@@ -156,7 +163,7 @@ class StudySearcher(Searcher):
             self.study.commit()
             return result
         except Exception as error:  # stored, and raised by the caller of Tune
-            if not isinstance(error, StoreError):  # it has a message of one line
+            if not isinstance(error, StoreError | UsageError):  # their messages say all
                 logger.exception("the search cannot continue")
             self.error = self.error or error
             self.limits.stopping.set()
@@ -169,19 +176,36 @@ class StudySearcher(Searcher):
             if not self.limits.search_over.is_set():
                 progress = self._progress.get_all(self.study.get_all_trials(), self.study.live)
                 trials = [trial for is_searched, trial in progress if is_searched]
-                decision = self.schedule.next_action(trials, len(trials) < self.limits.trials)
+                decision = self._choose_action(trials)
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
                 continue
             assignment = self._start_segment(decision) if decision else self._next_confirming_segment()
             if assignment is not None:
                 self._live[trial_id] = assignment.trial
+                if self._held:
+                    self._held.popleft()
                 self.reports.record_segment_start(assignment.trial)
                 return {"segment": assignment}
             # Without a live trial, no worker audits any more: what waits for the audit is decided without it.
             if decision is None and (self._live or not self.reports.settle(is_over=True)):
                 break
         return Searcher.FINISHED
+
+    def _choose_action(self, trials: Sequence[TrialProgress]) -> Segment | Prune | None:
+        """Return the scheduler's next action. If no trial pauses, each idle gang continues the trial that it holds.
+
+        A function or a program that cannot resume would otherwise start again in another gang.
+        """
+        may_start = len(trials) < self.limits.trials
+        if self._held and not self.schedule.pauses and not self.schedule.makes_copies:
+            own, *others = self._held
+            waiting = {trial.number for trial in trials if trial.state == "waiting"}
+            for hidden, may in ((waiting - {own}, False), (waiting & {*others}, may_start)):
+                rest = [replace(trial, state="running") if trial.number in hidden else trial for trial in trials]
+                if (action := self.schedule.next_action(rest, may)) is not None:
+                    return action
+        return self.schedule.next_action(trials, may_start)
 
     def _next_confirming_segment(self) -> SegmentAssignment | None:
         """Return a confirming run once all trials of the search are idle, or None."""

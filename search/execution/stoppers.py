@@ -18,6 +18,7 @@ from searchlight.search.study.trial import WITH_RESULT, gpu_seconds_used, interm
 
 CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 ALIKE = 5  # first trials that fail with the same error
+ALONE_S = 60.0  # how long the first trial runs alone: longer waits would cost more than they save
 HOUR = 3600.0
 Record = tuple[float, int, Callable[[], None]]  # a call with its time in seconds since 1970 and its trial
 
@@ -65,6 +66,47 @@ class RepeatedFailureStopper:
     def is_triggered(self) -> bool:
         errors = {*self._first.values()}
         return len(self._first) == self.many and len(errors) == 1 and None not in errors
+
+
+class FirstTrial:
+    """Lets the first trial of a search run alone, because a mistake in its function would end each trial alike.
+
+    This lasts until a trial reports, since no audit knows before that whether a function works. If the trial fails
+    before, the search ends.
+
+    Args:
+        is_tried: Whether the function is still to be tried.
+    """
+
+    def __init__(self, is_tried: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_tried = is_tried
+        self._clock = clock
+        self._number: int | None = None
+        self._began_at = 0.0
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether no trial may start while another one runs."""
+        return self._is_tried and self._clock() - self._began_at < ALONE_S
+
+    def record_start(self, number: int) -> None:
+        if self._number is None:
+            self._number, self._began_at = number, self._clock()
+
+    def record_report(self) -> None:
+        self._is_tried = False
+
+    def record_failure(self, number: int, reason: str) -> bool:
+        """Return whether the search ends because trial `number` failed.
+
+        A lack of memory is a fault of its config, so the next trial is tried instead.
+        """
+        if number != self._number or not self._is_tried:
+            return False
+        if reason.startswith("out of memory"):
+            self._number = None
+            return False
+        return True
 
 
 class GpuTimeMeter:

@@ -72,16 +72,14 @@ class AuditFollower:
             raise UsageError(*errors, remedy if is_trained else f"Nothing was trained. {remedy}")
 
     def _follow(self) -> None:
-        audit: dict[str, Any] | None = None
         try:
-            audit = ray.get(self._registry.wait_for_audit.remote())
+            audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
         except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
-            pass
-        else:
-            if audit is not None:
-                self._tell(audit)
-            elif not self._is_over:
-                self._progress.warn("preflight: the task is not audited: its audit broke off")
+            return  # and `passed` stays None: the trials that wait for the audit continue after a resume
+        if audit is not None:
+            self._tell(audit)
+        elif not self._is_over:
+            self._progress.warn("preflight: the task is not audited: its audit broke off")
         self.passed = audit is None or not audit["has_errors"]
 
     def _tell(self, audit: dict[str, Any]) -> None:
@@ -109,6 +107,8 @@ def follow_audit(
 ) -> AuditFollower | None:
     """Begin to follow the audit of the task, unless the user or an earlier run of the search makes it needless."""
     config, known = plan.config, study.metadata.get("preflight", {})
+    if plan.command:
+        return None
     request = build_request(plan.space, config.workers, is_quick=True)
     identity = identify_audit(request, study.metadata["files"])
     if config.no_preflight or (identity and known.get("of") == identity and not known["has_errors"]):

@@ -23,10 +23,11 @@ from searchlight.search.execution.cluster.local_machine import (
 from searchlight.search.execution.cluster.session_cleanup import remove
 from searchlight.search.experiment import warm_start
 from searchlight.search.experiment.plan import SearchPlan, build_plan, build_space
-from searchlight.search.experiment.task_files import CODE, record_code
+from searchlight.search.experiment.task_files import CODE, find_source, record_code
 from searchlight.search.folder.locations import check_writable
 from searchlight.search.formatting import log_model_command, pluralize
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.samplers.own import is_reference
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
 from searchlight.search.storage.backend import StudyStore
@@ -34,7 +35,7 @@ from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store, read_search_yaml_value
 from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.study import SearchStudy, create_study
-from searchlight.search.task_source import load_task_source, locate_file, strip_sent_folder
+from searchlight.search.task_source import locate_file, strip_sent_folder
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.uri import URI, check_tracking, redact, tracking_environment
 from searchlight.trainables.filesystem.atomic_file import write_atomic
@@ -178,8 +179,9 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
     tracking_uri = redact(tracking_environment(metadata)[URI])
     if not config.tracking_uri and tracking_uri != metadata["tracking_uri"]:
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
-    # The task may be in a working copy, which is removed at the end, or in the folder of a job.
-    is_lasting = config.local_path == location and Path(task).is_absolute()
+    # The task may be in a working copy, which is removed at the end, in the folder of a job, or in the search's own
+    # copy of a file that is put back later.
+    is_lasting = config.local_path == location and Path(task).is_absolute() and not _uses_copy(config)
     write_search_yaml(plan, config.task if is_lasting else task)
     study.commit()
     search_trials = study.get_searched_trials()
@@ -196,8 +198,10 @@ def _restore_plan(
     config = build_resume_config(metadata, location, given)
     if given.get("study"):
         _check_task(location, metadata["config"]["task"], config)
+        if "sampler" not in given:
+            _check_sampler(location, config.sampler)
     check_tracking(config, tracking_environment(metadata))
-    source = load_task_source(config.task)
+    source = find_source(config)
     declared = build_space(config, source)
     may_lack_gpus = uses_existing_cluster() or not may_train_on_gpus(config)
     if may_lack_gpus and Precision.FP16 not in _list_precisions(metadata):  # the search left it out, too
@@ -233,12 +237,29 @@ def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
     if not (location / "search.yaml").exists():
         return
     expected = read_search_yaml_value(location, "task")
-    is_copy = Path(config.task.rpartition(":")[0]).is_relative_to((config.local_path / CODE).resolve())
-    if expected not in ("", task, strip_sent_folder(task), config.task) and not is_copy:
+    if expected not in ("", task, strip_sent_folder(task), config.task) and not _uses_copy(config):
         raise UsageError(
             f"the study of {location.name} must have the task of {location / 'search.yaml'}, {expected}, but has "
             f"{task}. Another user may have changed the study. If its task is right, write it into the file."
         )
+
+
+def _check_sampler(location: StoragePath, sampler: str) -> None:
+    """Check that a study in a database names the user's sampler of the search's folder, since its code will run.
+
+    Raises:
+        UsageError: It names another one.
+    """
+    if is_reference(sampler) and sampler != (expected := read_search_yaml_value(location, "sampler")):
+        raise UsageError(
+            f"the study of {location.name} must have the sampler of {location / 'search.yaml'}, {expected or 'tpe'}, "
+            f"but has {sampler}. Another user may have changed the study. Say which one is right with --sampler."
+        )
+
+
+def _uses_copy(config: SearchConfig) -> bool:
+    """Return whether the task of `config` is in the search's copy of its files."""
+    return Path(config.task.rpartition(":")[0]).is_relative_to((config.local_path / CODE).resolve())
 
 
 def _list_precisions(metadata: Mapping[str, Any]) -> Sequence[Any]:

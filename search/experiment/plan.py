@@ -9,6 +9,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
+from searchlight.search.command.program import build_settings, describe_choices, takes_seed
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
@@ -23,6 +24,7 @@ from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
 from searchlight.search.folder.locations import check_location
+from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
@@ -35,6 +37,8 @@ from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.trial_folder import TRIALS
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class SearchPlan(HasObjectives):
     schedule: Scheduler
     objectives: tuple[Objective, ...]
     first: tuple[dict[str, Any], ...] = ()  # points to try first; none for a resumed search
+    command: CommandSettings | None = None  # what a trial runs if its task is a command
     warm: WarmStart = field(default_factory=WarmStart)  # the trials of earlier searches
     notes: tuple[str, ...] = ()  # lines for the user
 
@@ -74,6 +79,8 @@ class SearchPlan(HasObjectives):
         """The plan that chooses the confirming runs, or None if the search has no confirming runs."""
         config = self.config
         if config.confirm == 0 or config.once or self.schedule.makes_copies or self.trials < 2:
+            return None
+        if self.command and not takes_seed(self.command):
             return None
         space, defaults = self.space, None
         if self.source.task_class or len(space.get_defaults()) == len(space.parameters):
@@ -127,7 +134,10 @@ def plan(config: SearchConfig) -> SearchPlan:
     notes: tuple[str, ...] = ()
     if not may_train_on_gpus(config) and not config.warm_start:  # earlier trials may be in any precision of the space
         space, notes = leave_out_fp16(config, space)
-    search_plan = replace(build_plan(config, source, space), notes=notes)
+    search_plan = build_plan(config, source, space)
+    if search_plan.command:
+        notes += describe_choices(search_plan.command)
+    search_plan = replace(search_plan, notes=notes)
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
@@ -171,13 +181,23 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         raise UsageError("--search epochs must come with --scheduler none: the scheduler decides the number of epochs.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
+    sampler_factory(config.sampler, config.seed)  # raises now, and not once Ray has started
     judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
     schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from, config.seed)
     if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:
         check_machine(config, space)
-    return SearchPlan(config, source, space, schedule, objectives)
+    command = None
+    if config.command:
+        metrics = [objective.metric for objective in objectives]
+        command = build_settings(config, space, config.set, metrics, str(config.path / TRIALS))
+        if config.confirm and not takes_seed(command):
+            raise UsageError(
+                f"--confirm must be 0 if the command takes no seed, but got {config.confirm}: name {{seed}} in it, "
+                "or give --seed-flag NAME."
+            )
+    return SearchPlan(config, source, space, schedule, objectives, command=command)
 
 
 def _parse_config_and_objectives(
@@ -187,7 +207,9 @@ def _parse_config_and_objectives(
     task = source.task_class
     declared = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, declared, source.name)
-    if task is None:
+    if config.command:
+        problems += config.find_command_problems()
+    elif task is None:
         problems += config.find_function_problems()
     elif config.makes_model:
         problems += [f"--register {problem}" for problem in find_model_problems(task)]

@@ -43,7 +43,8 @@ from searchlight.search.space.search_space import Space
 from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.tracking.tracker import MLflowCallback, create_tracker
+from searchlight.search.tracking.base import Tracker
+from searchlight.search.tracking.tracker import create_tracker
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
@@ -89,7 +90,7 @@ def run_on_ray(
     files: StoragePath,
     progress: Progress,
     stop: StopRequest,
-) -> tuple[SearchRecord, MLflowCallback]:
+) -> tuple[SearchRecord, Tracker]:
     """Run the trials on the running Ray. Return the content of the study and of MLflow afterwards.
 
     Args:
@@ -151,6 +152,7 @@ def _build_limits(
         stoppers,
         room=lambda: capacity.gangs,
         passed_audit=lambda: audit is None or audit.passed,
+        tries_first=plan.source.task_class is None and not plan.config.no_preflight,
     )
 
 
@@ -185,6 +187,7 @@ def _gang_settings(
         stall_timeout=config.stall_timeout,
         recycle_after=config.recycle_after,
         audit=audit,
+        command=plan.command and replace(plan.command, nproc=max(1, int(worker.get("GPU") or worker.get("CPU", 1)))),
         gpus=config.workers * (worker.get("GPU") or 1.0),
     )
     return GangSettings(config.workers, worker, config.placement, grows, registry, config.max_failures, settings)
@@ -213,7 +216,7 @@ def build_stoppers(
 
 
 @contextmanager
-def _forward_stop(stop: StopRequest, registry: Any, tracker: MLflowCallback) -> Iterator[None]:
+def _forward_stop(stop: StopRequest, registry: Any, tracker: Tracker) -> Iterator[None]:
     """Stop the workers once the search must end. This is a thread, because a signal handler must not call Ray."""
     is_over = threading.Event()
 
@@ -255,7 +258,7 @@ def _end_if_stuck(
             return
         try:
             error = StoreError(lost)
-            searcher.finish(prune=False)
+            searcher.finish(prune=False, is_lost=True)
             searcher.study.record_driver_end(time.time())
             searcher.study.commit()
             for service in services:
@@ -291,7 +294,7 @@ def _run_trials(
         if searcher.error is not None:
             raise searcher.error
     except RayLost as lost:
-        searcher.finish(prune=False)
+        searcher.finish(prune=False, is_lost=True)
         raise StoreError(str(lost)) from None
     except BaseException:  # also a second Ctrl-C: MLflow still gets what is known
         with suppress(StoreError):  # which the first error says already

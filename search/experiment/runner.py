@@ -25,15 +25,18 @@ from searchlight.search.experiment.task_files import AUDIT_FILE, CODE, copy_code
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import log_model_command, resume_hint
+from searchlight.search.reporting import best_params
+from searchlight.search.reporting.console.listing import describe_confirmation
 from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.parquet import FILE, ParquetCallback
 from searchlight.search.study.record import SearchRecord
+from searchlight.search.tracking.base import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, Tracker
 from searchlight.search.tracking.description import render_description
 from searchlight.search.tracking.errors import ModelError, TrackingError
 from searchlight.search.tracking.events import make_search_end
 from searchlight.search.tracking.model.best_model import log_best
-from searchlight.search.tracking.tracker import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, MLflowCallback, create_tracker
+from searchlight.search.tracking.tracker import create_tracker
 from searchlight.search.tracking.uri import prepare_process
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
@@ -133,13 +136,15 @@ class _Driver:
             else:
                 if (num := search_plan.trials) < config.trials:
                     progress.say(f"the space has {num} combinations: as many trials, and not {config.trials}")
+                if not self.opened and (line := describe_confirmation(search_plan)):
+                    progress.say(line)
                 progress.say(f"search {config.name}: {'joining' if uses_existing_cluster() else 'starting'} Ray")
                 if note := job_stop_warning():
                     progress.warn(note)
                 record, tracker = self._run_on_ray()
             return finish(self.search_plan, record, tracker, progress, stop)
 
-    def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, MLflowCallback]:
+    def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, Tracker]:
         config, warn = self.config, self.progress.warn
         ended = len(opened.study.get_searched_trials())
         self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
@@ -157,7 +162,7 @@ class _Driver:
             options, modules = self.search_plan.options, self.search_plan.source.modules
             return opened.study.get_record(), create_tracker(config, options, modules, opened.study, warn)
 
-    def _run_on_ray(self) -> tuple[SearchRecord, MLflowCallback]:
+    def _run_on_ray(self) -> tuple[SearchRecord, Tracker]:
         search_plan, config = self.search_plan, self.config
         folder = config.local_path
         try:
@@ -198,7 +203,7 @@ class _Driver:
 
 
 def finish(
-    search_plan: SearchPlan, record: SearchRecord, tracker: MLflowCallback, progress: Progress, stop: StopRequest
+    search_plan: SearchPlan, record: SearchRecord, tracker: Tracker, progress: Progress, stop: StopRequest
 ) -> SearchResult:
     """Write the report, end the parent run, and log the best checkpoint as a model if the config asks for that.
 
@@ -217,6 +222,7 @@ def finish(
         from searchlight.search.reporting.html import try_write_report  # importing plotly takes a while
 
         files += [page] if try_write_report(record, page, progress.warn) else []
+        files += [config.local_path / best_params.FILE] if _try_write_best(result, config, progress) else []
     except KeyboardInterrupt:  # a second Ctrl-C
         timeout_s = HURRIED_S
         raise
@@ -225,10 +231,19 @@ def finish(
             tracker.finish(end, files, timeout_s)
         except TrackingError as error:
             progress.warn(str(error))
-    mlflow = {"tracking_uri": tracker.tracking_uri, "experiment_id": tracker.experiment_id, "run_id": tracker.run_id}
+    mlflow = tracker.mlflow
     if config.makes_model and result.best is not None:
         mlflow |= _log_best(search_plan, stop.is_interrupted, progress)
     return replace(result, mlflow=mlflow, stopped=stopped)
+
+
+def _try_write_best(result: SearchResult, config: SearchConfig, progress: Progress) -> bool:
+    """Write best.yaml. Return whether it is there: a disk that cannot be written is reported in a line."""
+    try:
+        return best_params.write_best_params(result, config.local_path)
+    except OSError as error:
+        progress.warn(f"{config.path / best_params.FILE} cannot be written: {error}")
+        return False
 
 
 def _log_best(search_plan: SearchPlan, is_interrupted: bool, progress: Progress) -> dict[str, str]:

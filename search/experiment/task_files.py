@@ -42,7 +42,7 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
     """
     task = config.task
     if isinstance(task, str):
-        return config, load_task_source(task)
+        return config, find_source(config)
     name, module = task.__name__, sys.modules.get(task.__module__)
     task_class = check_target(task, name)
     root = _find_root(module)
@@ -59,6 +59,15 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
     # The search copies the file there before its first trial.
     text = f"{config.local_path / 'code' / file.name}:{name}"
     return config.model_copy(update={"task": text}), TaskSource(name, task_class, f"{file.stem}:{name}", modules)
+
+
+def find_source(config: SearchConfig) -> TaskSource:
+    """Return what the task of `config`, a text, means. Nothing of the program of a command is imported.
+
+    Raises:
+        UsageError: The task cannot be used.
+    """
+    return TaskSource(config.task, None, "") if config.command else load_task_source(config.task)
 
 
 def _find_root(module: ModuleType | None) -> Path:

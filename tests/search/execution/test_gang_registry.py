@@ -200,3 +200,18 @@ async def test_audit_ends_with_the_second_loss_of_its_workers(world):
         await found.restart("g0", run)
     assert await found.wait_for_audit() is None
     assert not await found.claim_audit("g1")
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+@asynchronous
+async def test_audit_of_lost_workers_ends_if_no_others_start(world, monkeypatch, is_claimed):
+    monkeypatch.setattr(module, "CLAIM_S", 0.0)
+    found = await world.enter(2)
+    assert await found.claim_audit("g0")
+    await found.unregister_gang("g0")
+    if is_claimed:
+        assert await found.claim_audit("g1")
+        await asyncio.sleep(0.01)
+        await found.record_audit({"findings": []})
+    async with asyncio.timeout(60):
+        assert await found.wait_for_audit() == ({"findings": []} if is_claimed else None)

@@ -10,8 +10,9 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from searchlight.search.analysis.best_trials import find_best
-from searchlight.search.errors import StoreError
-from searchlight.search.execution.stoppers import GpuTimeMeter, Stoppers
+from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.execution.stoppers import ALONE_S, GpuTimeMeter, Stoppers
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.changes import find_changes
@@ -54,6 +55,29 @@ def test_best_of_a_rung_continues_to_its_end(make_searcher):
     assert study.get_trial(1).value == 0.05
     assert watching.events[-1] == ("completed", 1, "")
     assert searcher.suggest("t4") == Searcher.FINISHED
+
+
+@pytest.mark.parametrize("ended", [("t0", "t1"), ("t1", "t0")])
+def test_idle_gangs_continue_the_trials_that_they_hold(ended, make_searcher):
+    """Tune uses idle gangs in the order in which their segments ended."""
+    searcher, _, _ = make_searcher()
+    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    started = {name: searcher.suggest(name)["segment"].trial for name in ("t0", "t1")}
+    for name in ended:
+        report(searcher, name, 1, 0.5, done=True)
+    continued = [searcher.suggest(name)["segment"].trial for name in ("t2", "t3")]
+    assert continued == [started[name] for name in ended]
+
+
+def test_gang_whose_trial_has_ended_leaves_the_others_theirs(make_searcher):
+    searcher, _, _ = make_searcher()
+    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    held = searcher.suggest("t0")["segment"].trial
+    searcher.suggest("t1")
+    end(searcher, "t1", "failed", "KeyError: 'x'")
+    report(searcher, "t0", 1, 0.5, done=True)
+    assert searcher.suggest("t2")["segment"].trial not in (held, None)
+    assert searcher.suggest("t3")["segment"].trial == held
 
 
 def test_refused_combinations_fail_and_are_not_alike(make_searcher):
@@ -331,3 +355,61 @@ def test_diverged_epoch_of_a_killed_driver_is_done_again(make_searcher, again):
     else:
         report(searcher, "t1", 2, 0.2, done=True)
         assert (study.get_trial(0).state, study.get_trial(0).value) == (TrialState.COMPLETE, 0.2)
+
+
+def test_others_begin_once_the_first_trial_of_a_function_has_reported(make_searcher):
+    searcher, _, _ = make_searcher(tries_first=True, trials=3, rungs=(3,))
+    assert searcher.suggest("t0")["segment"].trial == 0
+    assert searcher.suggest("t1") is None
+    report(searcher, "t0", 1, 0.3)
+    assert searcher.suggest("t1")["segment"].trial == 1
+    end(searcher, "t0", "failed", "KeyError: 'x'")
+    assert searcher.error is None, "the function works in general"
+
+
+def test_others_begin_if_the_first_trial_of_a_function_takes_long(make_searcher):
+    searcher, _, _ = make_searcher(tries_first=True)
+    searcher.suggest("t0")
+    now = time.monotonic()
+    searcher.reports.first_trial._clock = lambda: now + ALONE_S + 60
+    assert searcher.suggest("t1")["segment"].trial == 1
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_function_that_fails_at_once_ends_its_search_and_is_trained_again(make_searcher, tmp_path, is_late):
+    searcher, study, _ = make_searcher(tries_first=True)
+    searcher.suggest("t0")
+    if is_late:  # others have begun, and still run
+        searcher.reports.first_trial._clock = lambda: math.inf
+        searcher.suggest("t1")
+    end(searcher, "t0", "failed", "KeyError: 'x'", "Traceback ...", location="train.py, line 3")
+    first, second, third = searcher.error.problems
+    assert first == "trial 0 failed before its first report: KeyError: 'x', at train.py, line 3."
+    assert second == f"Its traceback is in {tmp_path / 'errors' / 'trial-0.txt'}."
+    assert f"resume {tmp_path.name}" in third
+    assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback ..."
+    assert searcher.suggest("t2") == (None if is_late else Searcher.FINISHED)
+    searcher.finish(prune=False)
+    corrected, _, _ = make_searcher(study, tries_first=True)
+    study.live.clear()
+    segment = corrected.suggest("t0")["segment"]
+    assert (segment.trial, segment.config) == (0, study.get_trial(0).user_attrs["config"])
+
+
+def test_first_trial_without_memory_fails_alone(make_searcher):
+    searcher, study, _ = make_searcher(tries_first=True)
+    searcher.suggest("t0")
+    end(searcher, "t0", "failed", "out of memory: CUDA out of memory")
+    assert outcomes(study) == ["failed"]
+    assert searcher.suggest("t1")["segment"].trial == 1
+    end(searcher, "t1", "failed", "KeyError: 'x'")
+    assert isinstance(searcher.error, UsageError), "the next one was tried instead"
+
+
+def test_resumed_search_of_a_function_that_has_reported_tries_none(make_searcher):
+    searcher, study, _ = make_searcher(rungs=(3,))
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.3)
+    interrupt(searcher, "t0")
+    resumed, _, _ = make_searcher(study, tries_first=True, rungs=(3,))
+    assert [resumed.suggest(f"t{turn}")["segment"].trial for turn in range(2)] == [0, 1]

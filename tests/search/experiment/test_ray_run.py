@@ -1,14 +1,22 @@
 """What a search changes of its process while it runs on Ray."""
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import ray
 from ray.tune.execution import class_cache
 
+from searchlight.search.errors import StoreError
+from searchlight.search.execution.tune_scheduler import RayLost
+from searchlight.search.experiment import ray_run
 from searchlight.search.experiment.audit_follower import AuditFollower
-from searchlight.search.experiment.ray_run import _restrict_environment
+from searchlight.search.experiment.ray_run import _restrict_environment, _run_trials
+from searchlight.search.experiment.stop import StopRequest
+from searchlight.search.study.trial import get_outcome
+from tests.search.execution.searcher_harness import end
 
 
 def passed_on():
@@ -44,3 +52,29 @@ def test_audit_whose_workers_were_lost_is_told(is_over, monkeypatch):
             assert follower.passed, "trials that failed meanwhile have failed"
     line = "preflight: the task is not audited: its audit broke off"
     assert told == ([] if is_over else [line])
+
+
+@pytest.mark.parametrize("passed", [None, True])
+def test_trials_that_wait_for_the_audit_are_interrupted_if_ray_is_lost(passed, make_searcher, monkeypatch, tmp_path):
+    def lose(*_):
+        raise RayLost("a process of Ray has ended")
+
+    stop = StopRequest(lambda line: None)
+    searcher, study, _ = make_searcher(passed_audit=lambda: passed, stopping=stop.asked)
+    searcher.suggest("t0")
+    end(searcher, "t0", "failed", "KeyError: 'x'")
+    monkeypatch.setattr(ray_run, "_run_tuner", lose)
+    stoppers = SimpleNamespace(restore=lambda *_: None)
+    with pytest.raises(StoreError, match="a process of Ray has ended"):
+        _run_trials(searcher, None, stoppers, stop, tmp_path, nullcontext())
+    assert get_outcome(study.get_trial(0)) == ("failed" if passed else "interrupted")
+
+
+def test_audit_stays_unknown_if_ray_is_lost(monkeypatch):
+    registry = SimpleNamespace(
+        wait_for_audit=SimpleNamespace(remote=lambda: None), record_audit=SimpleNamespace(remote=lambda audit: None)
+    )
+    monkeypatch.setattr(ray, "get", Mock(side_effect=ray.exceptions.RayError))
+    with AuditFollower(registry, None, "", None, None) as follower:
+        follower._thread.join()
+        assert follower.passed is None

@@ -1,4 +1,5 @@
 import shutil
+import sys
 
 import pytest
 from optuna.storages import RDBStorage
@@ -23,11 +24,11 @@ def empty_database(tmp_path_factory):
 
 @pytest.fixture
 def begun(tmp_path, empty_database):
-    def begin(name):
+    def begin(name, task=f"{TASKS / 'toy.py'}:Toy"):
         (folder := tmp_path / name).mkdir()
         shutil.copy(empty_database, folder)
-        task = {"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": folder / "runs", "trials": "5"}
-        planned = plan(load_config({**task, **LR, "confirm": 0, "study": f"sqlite:///{folder}/studies.db"}))
+        options = {"task": task, "name": "one", "storage": folder / "runs", "trials": "5"}
+        planned = plan(load_config({**options, **LR, "confirm": 0, "study": f"sqlite:///{folder}/studies.db"}))
         planned.config.local_path.mkdir(parents=True)
         return planned, create_search(planned)
 
@@ -73,6 +74,22 @@ def test_task_that_another_user_wrote_into_the_database_does_not_run(begun, tmp_
     with pytest.raises(UsageError, match=r"evil\.py must define 'Toy'"):
         open_search(folder, {})
     assert (tmp_path / "ran").exists(), "the owner of the folder has allowed it"
+
+
+def test_study_in_a_database_uses_its_copy_of_the_task_until_the_file_is_back(begun, tmp_path, monkeypatch):
+    source = tmp_path / "away.py"
+    shutil.copy(TASKS / "toy.py", source)
+    planned, held = begun("first", f"{source}:Toy")
+    held.store.close()
+    folder = planned.config.local_path
+    (folder / "code").mkdir()
+    shutil.move(source, folder / "code" / "away.py")
+    for expected in (folder / "code" / "away.py", source):
+        monkeypatch.delitem(sys.modules, "away")  # another process resumes it
+        again, held = open_search(folder, {})
+        held.store.close()
+        assert again.config.task == f"{expected}:Toy"
+        shutil.copy(TASKS / "toy.py", source)
 
 
 def test_search_at_another_url_is_found_and_remembered(begun, tmp_path):
