@@ -21,9 +21,11 @@ from tests.conftest import ROOT
 from tests.test_readme import PAGES, README
 
 SCRIPTS = {"search/run.py": run.main, "search/report.py": report.main}
-TYPED = re.compile(r"(?:.*\s)?(search/(?:run|report)\.py|searchlight(?= (?:run|resume|list|report) )) (?!\.\.\.)(.+)")
+COMMANDS = "run|resume|list|report|best"
+TYPED = re.compile(rf"(?:.*\s)?(search/(?:run|report)\.py|searchlight(?= (?:{COMMANDS}) )) (?!\.\.\.)(.+)")
 TOP = "searchlight|search|trainables|models|tests|benchmarks|docs|deploy|examples"
-OF_OTHER_PROGRAMS = {"--num-cpus", "--requirement", "--working-dir", "--head", "--signal"}
+OF_OTHER_PROGRAMS = {"--init_from", "--lr", "--num-cpus", "--requirement", "--working-dir", "--head", "--logdir"}
+OF_OTHER_PROGRAMS |= {"--signal", "--batch", "--job-name"}  # of Slurm
 
 
 def blocks_of(page):
@@ -89,7 +91,8 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
     monkeypatch.setattr(runner, "resume", check_resumed)
     for module in (run, cli):
         monkeypatch.setattr(module, "print_searches", lambda *_: None)
-    monkeypatch.setattr(report.main, "callback", lambda **_: None)
+    for command in (report.main, cli.print_best):
+        monkeypatch.setattr(command, "callback", lambda **_: None)
     words = shlex.split(text.replace("/path/to/folder", str(folder)), comments=True)
     with pytest.raises(SystemExit) as ended:
         SCRIPTS.get(script, cli.searchlight).main(words, prog_name=script)

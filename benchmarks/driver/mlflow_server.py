@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-START_S = 120
+START_S = 300
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> object:

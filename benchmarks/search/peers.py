@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import TrialState
 
@@ -265,6 +265,7 @@ def _build_tpe(problem: Problem, seed: int, pruner: BasePruner) -> OptunaStudy:
 PEERS: dict[str, Make] = {
     # With max_resource, as the documentation of HyperbandPruner recommends; all else is the default.
     "optuna-hyperband": lambda problem, seed: _build_tpe(problem, seed, HyperbandPruner(max_resource=problem.epochs)),
+    "optuna-median": lambda problem, seed: _build_tpe(problem, seed, MedianPruner()),
     "optuna-halving": lambda problem, seed: _build_tpe(problem, seed, SuccessiveHalvingPruner()),
     "optuna-gp": lambda problem, seed: OptunaStudy(problem, seed, GPSampler(seed=seed), NopPruner()),
     "syne-asha": partial(SyneTune, "ASHA"),

@@ -176,7 +176,7 @@ def pictures_in(runs):
 
 def test_folder_has_study_report_and_code_and_no_more(search):
     names = {path.name for path in search.folder.iterdir()}
-    study = {"study.journal", "study.journal.lock", "trials.parquet", "report.html"}
+    study = {"study.journal", "study.journal.lock", "trials.parquet", "report.html", "best.yaml"}
     ran_with = {"search.yaml", "code", "environment.json", "requirements.txt"}
     assert names - {"code.diff"} == study | ran_with | {"checkpoints", "errors", "preflight.json"}
     assert {file.name for file in (search.folder / "code").iterdir()} >= {"toy.py", "beside.py"}
@@ -242,7 +242,7 @@ def test_error_on_one_of_two_workers_ends_its_trial_alone(make_cli):
 def test_time_budget_ends_a_search_whose_trials_are_stuck(make_cli):
     cli = make_cli()
     options = ["--concurrency", "1", "--time-budget", "14s", "--name", "stuck", "--json"]
-    done = cli.run("toy.py:Toy", *options, "--set", "how=stuck", f"marker={cli.folder / 'stuck'}", timeout=180)
+    done = cli.run("toy.py:Toy", *options, "--set", "how=stuck", f"marker={cli.folder / 'stuck'}")
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)
     assert result["stopped"] == "time budget"

@@ -181,9 +181,10 @@ def test_ray_whose_agent_starts_too_slowly_is_started_again(make_cli, short_fold
 def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):
     cli = make_cli()
     cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_server_port_wait_time_s": "0"}
-    done = cli.run("toy.py:Toy", "precision=fp32", "--name", "never")
+    done = cli.run("toy.py:Toy", "precision=fp32", "--name", "never", "--confirm", "4")
     assert (done.returncode, done.stdout) == (1, "")
-    starting, again, ending = done.stderr.splitlines()
+    confirmation, starting, again, ending = done.stderr.splitlines()
+    assert confirmation.startswith("confirmation: the best trials and the defaults train again under new seeds")
     assert starting == "search never: starting Ray"
     assert again.startswith("Ray is started again, since it did not start: Timed out waiting for file")
     assert ending.startswith("the search has ended: Ray did not start on this machine: Timed out waiting for file")

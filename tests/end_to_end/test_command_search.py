@@ -1,0 +1,120 @@
+"""Whole searches of scripts that know nothing of Searchlight, or call only its report, run as a user runs them."""
+
+import json
+import signal
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from mlflow.tracking import MlflowClient
+
+from searchlight.search.study.record import load_search
+from tests.end_to_end.processes import contains, is_running, wait_until
+
+pytestmark = pytest.mark.slow
+PLAIN = """
+import argparse, random
+parser = argparse.ArgumentParser()
+parser.add_argument("--learning-rate", type=float, required=True)
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--seed", type=int, default=0)
+given = parser.parse_args()
+noise = random.Random(given.seed)
+for epoch in range(1, given.epochs + 1):
+    print(f"epoch {epoch}: loss {abs(given.learning_rate - 0.1) + 1 / epoch + noise.random() / 100:.5f}")
+"""
+# Saves each epoch, and continues after the last one that it has saved.
+RESUMING = """
+import sys, time
+from pathlib import Path
+import searchlight
+last = Path(sys.argv[1], "last")
+begin = int(last.read_text()) if "--resume" in sys.argv else 0
+print("begins after", begin, flush=True)
+for epoch in range(begin + 1, 5):
+    last.write_text(str(epoch))
+    searchlight.report(step=epoch, loss=searchlight.params()["lr"] + 1 / epoch)
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture
+def cli(make_cli):
+    return make_cli()
+
+
+def search(cli, name, *options):
+    return ["--name", name, "--objective", "loss:min", *options]
+
+
+def test_script_is_searched_stopped_early_and_confirmed(cli):
+    (cli.folder / "train.py").write_text(PLAIN)
+    for name in ("search.py", "models.py", "my-script.py"):
+        (cli.folder / name).write_text("raise SystemExit('imported')")
+    options = ["--search", "learning-rate=1e-3..1:log", "--set", "epochs=4", "--trials", "5", "--confirm", "4"]
+    reads = ["--metric", r"loss=epoch (?P<step>\d+): loss (\S+)", "--scheduler", "asha-stop", "--seed-flag", "seed"]
+    done = cli.run(*search(cli, "plain", *options, *reads), "--json", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert sum(result["outcomes"].values()) == 5
+    assert result["outcomes"]["completed"] >= 1
+    folder = cli.folder / "runs" / "plain"
+    record = load_search(folder)
+    seeds = {trial.user_attrs["config"]["seed"] for trial in record.confirming_runs}
+    assert len(record.confirming_runs) == 4
+    assert len(seeds) >= 2
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    assert {row["epoch"] for row in rows} <= {1, 2, 3, 4}
+    assert (folder / "trials" / "0" / "output.txt").read_text().startswith("epoch 1: loss ")
+    assert not (folder / "trials" / "0" / "train.py").is_symlink()
+    client = MlflowClient(result["mlflow"]["tracking_uri"])
+    parent = client.get_run(result["mlflow"]["run_id"])
+    assert parent.data.tags["command"] == f"{sys.executable} train.py"
+    children = client.search_runs([result["mlflow"]["experiment_id"]], "tags.trial_id = '0'")
+    assert "learning-rate" in children[0].data.params
+
+
+def test_script_continues_from_its_checkpoint_after_the_driver_was_killed(cli):
+    (cli.folder / "train.py").write_text(RESUMING)
+    options = ["--search", "lr=0.1..1", "--set", "epochs=4", "--trials", "2", "--scheduler", "asha", "--confirm", "0"]
+    words = ["--resume-with", "--resume", "--flags", "none", "--concurrency", "1"]
+    command = ["--", sys.executable, "train.py", "{checkpoint_dir}"]
+    process = cli.start(*search(cli, "mortal", *options, *words), *command)
+    folder = cli.folder / "runs" / "mortal"
+    wait_until(lambda: contains(folder / "study.journal", "report/2"), process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = cli.run("--resume", "mortal", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sum(json.loads(done.stdout)["outcomes"].values()) == 2
+    reports = [row for row in pq.read_table(folder / "trials.parquet").to_pylist() if row["epoch"] is not None]
+    assert len({(row["trial_id"], row["epoch"]) for row in reports}) == len(reports), "each report once"
+    for row in reports:
+        assert row["loss"] == pytest.approx(row["config/lr"] + 1 / row["epoch"])
+    output = "".join(file.read_text() for file in folder.glob("trials/*/output.txt"))
+    assert "searchlight: the program continues" in output
+    assert any(f"begins after {epoch}" in output for epoch in (1, 2, 3, 4))
+
+
+def test_script_that_never_reports_ends_the_search_after_one_trial(cli):
+    (cli.folder / "silent.py").write_text("print('accuracy: 0.5')\n")
+    options = ["--search", "lr=0.1..1", "--trials", "5", "--metric", r"acc=accuracy: (\S+)", "--flags", "none"]
+    schedule = ["--scheduler", "median", "--confirm", "0", "--concurrency", "1"]
+    done = cli.run(*search(cli, "silent", *options, *schedule), "--", sys.executable, "silent.py")
+    assert done.returncode == 2, done.stderr
+    assert "the program ended without loss: it gave acc (1 times, output)" in done.stderr
+    assert "trial 1" not in done.stderr
+    assert "accuracy: 0.5" in (cli.folder / "runs" / "silent" / "errors" / "trial-0.txt").read_text()
+
+
+def test_programs_end_with_a_stopped_search(cli):
+    code = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
+    (cli.folder / "endless.py").write_text(code)
+    options = ["--search", "lr=0.1..1", "--flags", "none", "--scheduler", "median", "--confirm", "0", "--trials", "1"]
+    process = cli.start(*search(cli, "endless", *options), "--", sys.executable, "endless.py")
+    output = cli.folder / "runs" / "endless" / "trials" / "0" / "output.txt"
+    wait_until(lambda: output.exists() and "pid" in output.read_text(), process)
+    process.send_signal(signal.SIGINT)
+    done = cli.finished(process)
+    assert "resume: " in done.stderr
+    assert not is_running(int(output.read_text().split()[1]))
