@@ -12,6 +12,11 @@ JSON = "json"  # NAME=json
 STEPS = ("step", "global_step", "iteration", "epoch")  # what names a step in JSON lines and CSV files, best first
 # ECMA-48: colors, positions of the cursor, titles of windows
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+EXPONENT = re.compile(r"[eE][+-]?\d+")
+# Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
+UNUSUAL = re.compile(
+    r"""(?<![^\s=:,(\[{'"])(?:[+-](?:\d[\d.]*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)\b)""", re.IGNORECASE
+)
 
 
 class OutputPatterns:
@@ -53,7 +58,8 @@ class OutputPatterns:
         """Yield what the patterns find. The values of one step are one measurement."""
         found: dict[float | None, dict[str, float]] = {}
         for name, pattern, group in self._patterns:
-            if (match := pattern.search(text)) and (value := parse_number(match[group])) is not None:
+            match = pattern.search(text) or pattern.search(UNUSUAL.sub(_mask, text))
+            if match and (value := parse_number(_get_whole_number(text, *match.span(group)))) is not None:
                 step = parse_number(match["step"]) if "step" in pattern.groupindex else None
                 found.setdefault(step, {})[name] = value
         yield from (Measurement(OUTPUT, step, metrics) for step, metrics in found.items())
@@ -85,6 +91,17 @@ def parse_number(value: Any) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
+
+
+def _mask(number: re.Match[str]) -> str:
+    """Return digits in the place of a number, so that an expression for digits matches all of it."""
+    return "0" * len(number[0])
+
+
+def _get_whole_number(text: str, start: int, end: int) -> str:
+    """Return what is matched, with its exponent: [0-9.]+ would read 1.5e-05 as 1.5."""
+    exponent = EXPONENT.match(text, end) if text[start:end][-1:].isdigit() else None
+    return text[start : exponent.end() if exponent else end]
 
 
 def _parse_text(text: str) -> tuple[str, re.Pattern[str] | None]:

@@ -44,6 +44,28 @@ def test_nan_is_a_value():
     assert math.isnan(metrics["loss"])
 
 
+@pytest.mark.parametrize("number", [1.5e-05, -0.25, -2.5e07, 1e300, math.inf, -math.inf])
+@pytest.mark.parametrize("line", ["epoch 3: loss {}", "epoch 3, loss={}, lr=1e-05", "{{'loss': {}}}"])
+def test_expression_for_digits_reads_the_whole_number(line, number):
+    assert find([r"loss=loss'?[ =:]+([0-9.]+)"], line.format(number)) == [(None, {"loss": number})]
+
+
+def test_expression_for_digits_sees_a_diverged_training():
+    ((step, metrics),) = find([r"loss=epoch (?P<step>\d+): loss ([0-9.]+)"], "epoch 3: loss nan (best 0.5)")
+    assert step == 3
+    assert math.isnan(metrics["loss"])
+
+
+@pytest.mark.parametrize("line", ["loss information 3", "loss-5", "loss nano 5"])
+def test_word_that_begins_like_a_number_is_none(line):
+    assert find([r"loss=loss ([0-9.]+)"], line) == []
+
+
+def test_sign_and_exponent_of_the_expression_itself_count():
+    assert find([r"loss=loss -([0-9.]+)"], "loss -0.5") == [(None, {"loss": 0.5})]
+    assert find([r"power=1e-([0-9]+)"], "1e-05") == [(None, {"power": 5})]
+
+
 def test_text_that_is_no_number_is_no_value():
     assert find([r"loss=loss (\S+)"], "loss is high") == []
 
