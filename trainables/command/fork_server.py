@@ -92,12 +92,17 @@ class ForkServer:
         self._is_off = not Path("/proc/self/task").exists()
         self._sockets = socket.socketpair()  # from the start, so that it is no leak of a trial
 
+    @property
+    def needs_modules(self) -> bool:
+        """Whether `prepare` still begins something."""
+        return self._server is None and not self._is_off
+
     def prepare(
         self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, modules: Sequence[str]
     ) -> None:
         """Begin to import `modules`, those of libraries that a program `argv` has imported, for the next programs."""
         command = parse_python_command(argv, environment.get("PATH"), folder)
-        if command and modules and not self._is_off and self._server is None:
+        if command and modules and self.needs_modules:
             self._server = _Server(command, _select_common(environment), modules, *self._sockets)
 
     def start(

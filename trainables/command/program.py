@@ -1,5 +1,7 @@
 """The running program of a trial, and the reports that it makes."""
 
+import contextlib
+import os
 import queue
 import signal
 import threading
@@ -18,6 +20,7 @@ from searchlight.trainables.command.template import fill, fill_text, format_valu
 from searchlight.trainables.command.trial_folder import TrialFolder
 
 POLL_S = 0.5  # how often a program without reports looks for the end of its trial
+ASK = signal.SIGURG  # lets the hook say what a program has imported; programs without it ignore the signal
 MOST_NAMED = 12  # metrics in a message
 
 
@@ -60,6 +63,7 @@ class Program:
         self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()  # None when the program has ended
         self._receiving = threading.Lock()
         self._opened = ExitStack()
+        self._has_asked = False
 
     def __enter__(self) -> Self:
         settings, folder = self._settings, self._folder
@@ -183,14 +187,19 @@ class Program:
         with self._receiving:
             self._keep(self._collector.finish())
         self.code = self._process.poll()
-        if self.code == 0:
+        if self.code == 0 or self._has_asked:  # a program that fails early may have imported little
             self._prepare_next()
 
     def _prepare_next(self) -> None:
         """Import what this program has imported, as far as it has said so, for the ones after it."""
-        modules = self._listener.modules.get(self._process.pid)
-        if self._server and modules:
+        if self._server is None or not self._server.needs_modules:
+            return
+        if modules := self._listener.modules.get(self._process.pid):
             self._server.prepare(self._launch.argv, self._launch.environment, self._folder.current, modules)
+        elif not self._has_asked and self.code is None:
+            self._has_asked = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, ASK)
 
     def _take_rest(self) -> Iterator[Report]:
         while not self._reports.empty():

@@ -151,6 +151,29 @@ def test_modules_of_site_packages_are_said_in_the_order_of_import(tmp_path):
     assert outcome.modules.index("yaml.nodes") < outcome.modules.index("yaml") < outcome.modules.index("click")
 
 
+def test_process_that_is_asked_says_its_modules_once(tmp_path):
+    text = """
+import os, signal, yaml
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGURG)
+import click
+os._exit(0)
+"""
+    outcome = run_program(tmp_path, text)
+    assert (outcome.code, outcome.output) == (0, "")
+    assert "yaml" in outcome.modules
+    assert "click" not in outcome.modules
+
+
+def test_handler_of_the_program_is_its_own(tmp_path):
+    text = """
+import os, signal
+signal.signal(signal.SIGURG, lambda *_: print("mine"))
+os.kill(os.getpid(), signal.SIGURG)
+"""
+    assert run_program(tmp_path, text).output == "mine\n"
+
+
 def test_sitecustomize_of_the_user_runs(tmp_path):
     folder = tmp_path / "own"
     folder.mkdir()

@@ -145,6 +145,30 @@ def test_later_programs_have_the_imports_of_the_first_one(project, monkeypatch):
     assert worker.recycle_reason == ""
 
 
+def test_program_that_prints_its_metric_gives_its_imports_before_it_is_stopped(project, monkeypatch):
+    libraries = project.folder.parent / "site-packages"
+    libraries.mkdir()
+    (libraries / "slow.py").write_text("import os; PROCESS = os.getpid()")
+    monkeypatch.setenv("PYTHONPATH", str(libraries), prepend=os.pathsep)
+    project.write("""
+        import itertools, os, sys, time, slow
+        is_own = slow.PROCESS == os.getpid()
+        for epoch in itertools.count(1):
+            print(f"step {epoch} loss {int(is_own)}")
+            while is_own and not sys.modules["searchlight_hook"].get_connection().is_used:
+                time.sleep(0.01)
+    """)
+    worker = project.worker()
+    assert worker._server is not None
+    found = []
+    for trial in range(2):
+        reports = [*worker.run(project.segment(trial=trial, until=3))]
+        found.append(losses(reports))
+        worker.drop_trial_unless_continued(None)
+        assert worker._server.wait()
+    assert found == [[1] * 3, [0] * 3]
+
+
 def test_files_of_the_user_may_have_any_name(project):
     for name in ("search.py", "models.py", "my-script.py"):
         project.write("x = 0.5", name)

@@ -53,10 +53,16 @@ def should_stop() -> bool:
 
 
 class Connection:
-    """Sends messages of this process. A process that is forked from it gets a connection of its own."""
+    """Sends messages of this process. A process that is forked from it gets a connection of its own.
+
+    Attributes:
+        greeting: Gives what is sent before the first message.
+        is_used: Whether the first message has begun.
+    """
 
     def __init__(self) -> None:
-        self.greeting: Callable[[], Mapping[str, Any]] | None = None  # sent before the first message
+        self.greeting: Callable[[], Mapping[str, Any]] | None = None
+        self.is_used = False
         self._socket: Any = None
         self._has_failed = False
         self._can_stop = False
@@ -68,6 +74,7 @@ class Connection:
         with self._lock:
             if self._has_failed:
                 return
+            self.is_used = True
             try:
                 self._connect()
                 self._send(message)

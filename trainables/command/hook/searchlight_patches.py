@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +16,7 @@ from typing import Any
 import searchlight_hook as hook
 from searchlight_trainers import build_hugging_face_callback, build_keras_callback, build_lightning_callback
 
+ASK = signal.SIGURG  # asks for what a process has imported; processes without a handler ignore it
 _inside = threading.local()  # a logger that calls another one is heard once
 
 
@@ -28,6 +31,7 @@ def install() -> None:
     sys.meta_path.append(PublicModule())
     hook.get_connection().greeting = describe_process
     atexit.register(say_modules)
+    attempt(answer)
 
 
 def attempt(action: Callable[..., Any], *arguments: Any, **options: Any) -> None:
@@ -53,8 +57,27 @@ def describe_process() -> dict[str, Any]:
 
 def say_modules() -> None:
     """Say at the end of the process what it has imported."""
+    attempt(send_modules)
+
+
+def send_modules() -> None:
+    """Send what this process has imported, if it speaks for the program and is heard."""
     if hook.is_main_process() and os.path.exists(os.environ.get(hook.SOCKET, "")):
-        attempt(lambda: hook.get_connection().send(describe_process()))
+        hook.get_connection().send(describe_process())
+
+
+def answer() -> None:
+    """Say what this process has imported when the search asks. It may be killed, and then it has no end to say it."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(ASK) == signal.SIG_DFL:
+        signal.signal(ASK, handle_ask)
+        signal.siginterrupt(ASK, False)  # C code may not expect that a call is interrupted
+
+
+def handle_ask(*_: Any) -> None:
+    """Say what this process has imported, if it has said nothing yet."""
+    if not hook.get_connection().is_used:
+        with contextlib.suppress(Exception):  # this thread may be in the middle of the import of what is needed
+            send_modules()
 
 
 def hear(owner: Any, name: str, source: str, extract: Callable[..., tuple[Any, Mapping[str, Any]]]) -> None:
