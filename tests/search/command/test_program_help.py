@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -44,9 +43,6 @@ def parameters_of(values):
 
 
 def command_of(library):
-    for needed in (library, *(["jsonargparse"] if library == "lightning" else [])):  # LightningCLI is built on it
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed")
     name = {"transformers": "hf"}.get(library, library)
     return [sys.executable, f"{name}_program.py", *CASES[library][0]]
 

@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 from searchlight.search.errors import UsageError
 from searchlight.search.tracking.errors import TrackingError
@@ -64,11 +66,8 @@ def search(tmp_path, request):
 
 @pytest.mark.parametrize("search", ["tensorboard"], indirect=True)
 def test_tensorboard_has_a_run_for_each_trial(search):
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    from tensorboard.plugins.hparams import metadata
-
     def read(run):
-        accumulator = reader.EventAccumulator(str(folder / run))
+        accumulator = EventAccumulator(str(folder / run))
         accumulator.Reload()
         return accumulator
 
@@ -146,7 +145,6 @@ def read_wandb(folder):
 
 @pytest.mark.parametrize("search", ["wandb"], indirect=True)
 def test_wandb_has_a_run_for_each_trial(search, monkeypatch):
-    pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     running = play(search)
     runs = read_wandb(search.config.local_path / "wandb")
