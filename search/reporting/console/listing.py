@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from searchlight.search.command.destinations import SEED
+from searchlight.search.command.program import takes_seed
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_bytes, format_value
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
@@ -39,13 +41,13 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
     for parameter in plan.space.parameters:
         when = " and ".join(f"{name} is {' or '.join(map(str, values))}" for name, values in parameter.when.items())
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
-    for point in plan.first:
+    for point in filter(None, plan.first):
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
     for line in plan.warm.lines:
         print(f"# warm start: {line}")
     names = {parameter.name for parameter in plan.space.parameters}
     for key, value in flatten(plan.space.build_config({}).model_dump(mode="json")).items():
-        if key not in names:
+        if key not in names and (key != SEED or not plan.command or takes_seed(plan.command)):
             print(f"# fixed: {key} {value}")
 
 

@@ -7,6 +7,7 @@ import pytest
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.experiment.plan import plan
+from searchlight.search.reporting.console.listing import print_plan
 from searchlight.search.run import main
 from tests.search.refusals import problems_of
 
@@ -118,6 +119,15 @@ def test_missing_program_is_refused(make_plan, words, remedy):
     config = SearchConfig(command=words, objective="loss:min", search={"lr": "1..2"})
     expected = f"the command must begin with a program, but there is no {words[0]}. {remedy}"
     assert problems_of(lambda: plan(resolve_config(config))) == [expected]
+
+
+def test_plan_has_only_lines_that_say_something(make_plan, capsys):
+    print_plan(make_plan())
+    printed = capsys.readouterr().out
+    assert "# tried first" not in printed
+    assert "# fixed" not in printed
+    print_plan(make_plan("--seed={seed}"))
+    assert "# fixed: seed 0\n" in capsys.readouterr().out
 
 
 def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsys):
