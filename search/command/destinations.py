@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from searchlight.search.command.flags import LISTED, Parameter, choose_flags, fill_style, normalize, suggest_name
+from searchlight.search.command.flags import (
+    LISTED,
+    Parameter,
+    choose_flags,
+    fill_style,
+    find_defaults,
+    normalize,
+    suggest_name,
+)
 from searchlight.search.command.options import CommandOptions, name_program
 from searchlight.search.command.program_help import HELP_S, read_options
 from searchlight.search.errors import UsageError
@@ -28,11 +36,13 @@ class Destinations:
         flags: By parameter.
         files: Values in YAML, JSON and TOML files.
         patches: Values in Python files.
+        defaults: By parameter, the value that the program has by itself, as text, as far as it is known.
     """
 
     flags: Mapping[str, Flag] = field(default_factory=dict)
     files: tuple[FileTarget, ...] = ()
     patches: tuple[FileTarget, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_parameters(
@@ -73,6 +83,7 @@ def resolve_parameters(
     if options.seed_flag:
         others = [other for other in others if other.name != SEED]
         others.append(Parameter(options.seed_flag, "--seed-flag", [0]))
+    defaults = {target.parameter: _read_value(folder / target.path, target.key) for target in (*files, *patches)}
     if not others or options.flags == "none":
         flags: dict[str, Flag] = {}
     elif options.flags != "auto":
@@ -82,8 +93,9 @@ def resolve_parameters(
         values |= {target.path: str(folder / target.path) for target in files}
         shown = read_options(options.command, folder, values, limit)
         flags = choose_flags(shown, others, name_program(options.command))
+        defaults |= find_defaults(shown, others)
     return Destinations(
-        {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}, files, patches
+        {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}, files, patches, defaults
     )
 
 
@@ -167,6 +179,13 @@ def _check_files(
                 continue
             if len(places) != 1:
                 yield f"{where} {_describe_places(path, text, target.key, len(places))}"
+
+
+def _read_value(file: Path, key: str) -> str:
+    """Return the single value that a file has at `key`, as text."""
+    text = read_source(file)
+    [place] = find_values(file.name, text)[key]
+    return text[place.start : place.end].strip("'\"")
 
 
 def _describe_places(path: str, text: str, key: str, count: int) -> str:

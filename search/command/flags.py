@@ -42,13 +42,11 @@ def choose_flags(options: Sequence[ProgramOption], parameters: Sequence[Paramete
     flags: dict[str, Flag] = {}
     problems = list[str]()
     for parameter in parameters:
-        wanted = normalize(parameter.name)
-        found = [(option, name) for option in options for name in option.names if normalize(name) == wanted]
-        if found:
-            option, name = found[0]
+        if found := _find_option(options, parameter):
+            option, name = found
             problems += _find_problems(parameter, option, name, program)
             flags[parameter.name] = _make_flag(parameter, option, name)
-        elif any(_takes_arguments(option, wanted) for option in options):
+        elif any(_takes_arguments(option, normalize(parameter.name)) for option in options):
             flags[parameter.name] = Flag((f"--{parameter.name}", "{value}"))
         elif parameter.name != EPOCHS:
             names = [name.lstrip("-") for option in options for name in option.names if not name.endswith(".help")]
@@ -58,6 +56,28 @@ def choose_flags(options: Sequence[ProgramOption], parameters: Sequence[Paramete
     if problems:
         raise UsageError(*problems)
     return flags
+
+
+def find_defaults(options: Sequence[ProgramOption], parameters: Sequence[Parameter]) -> dict[str, str]:
+    """Return the values that a program with `options` has for `parameters` without them, as far as its help says so."""
+    defaults = {}
+    for parameter in parameters:
+        if found := _find_option(options, parameter):
+            option, name = found
+            shown = option.default if option.metavar else _find_state(option, name)
+            if shown is not None:
+                defaults[parameter.name] = shown
+    return defaults
+
+
+def _find_state(option: ProgramOption, name: str) -> str | None:
+    """Return whether the switch `name` is on if it is left out, as text, or None if it is unknown."""
+    shown, off = option.default, _find_opposite(option, name)
+    if not off or shown is None:
+        return None if off else "False"  # which is to leave it out
+    if shown.lower() in ("true", "false"):  # of the positive name
+        return str((shown.lower() == "true") == (len(name) < len(off)))
+    return str(normalize(shown) != normalize(off))  # [default: no-cache]
 
 
 def fill_style(style: str, parameters: Sequence[Parameter]) -> dict[str, Flag]:
@@ -93,6 +113,13 @@ def normalize(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
+def _find_option(options: Sequence[ProgramOption], parameter: Parameter) -> tuple[ProgramOption, str] | None:
+    """Return the first option of the name of a parameter, and its name as the program takes it."""
+    wanted = normalize(parameter.name)
+    found = ((option, name) for option in options for name in option.names if normalize(name) == wanted)
+    return next(found, None)
+
+
 def _takes_arguments(option: ProgramOption, name: str) -> bool:
     """Return whether `option` describes a class whose arguments are options too, as --optimizer.help of Lightning."""
     return any(own.endswith(".help") and name.startswith(normalize(own).removesuffix("help")) for own in option.names)
@@ -100,16 +127,22 @@ def _takes_arguments(option: ProgramOption, name: str) -> bool:
 
 def _make_flag(parameter: Parameter, option: ProgramOption, name: str) -> Flag:
     if not option.metavar:
-        positive = normalize(name)
-        opposites = {f"no_{positive}", f"no{positive}", positive.removeprefix("no_"), positive.removeprefix("no")}
-        *path, last = positive.split(".")  # --model.no-bias
-        opposites |= {".".join([*path, f"no_{last}"]), ".".join([*path, last.removeprefix("no_")])}
-        off = [other for other in option.names if other != name and normalize(other) in opposites - {positive}]
-        return Flag((name,), tuple(off[:1]))
+        off = _find_opposite(option, name)
+        return Flag((name,), (off,) if off else ())
     is_negative = any(isinstance(value, int | float) and value < 0 for value in parameter.values)
     if option.sign == "=" or (is_negative and name.startswith("--")):  # -1e-05 looks like an option
         return Flag((f"{name}={{value}}",))
     return Flag((name, "{value}"))
+
+
+def _find_opposite(option: ProgramOption, name: str) -> str:
+    """Return the other name of a switch, which turns off what `name` turns on, or ""."""
+    positive = normalize(name)
+    opposites = {f"no_{positive}", f"no{positive}", positive.removeprefix("no_"), positive.removeprefix("no")}
+    *path, last = positive.split(".")  # --model.no-bias
+    opposites |= {".".join([*path, f"no_{last}"]), ".".join([*path, last.removeprefix("no_")])}
+    found = (other for other in option.names if other != name and normalize(other) in opposites - {positive})
+    return next(found, "")
 
 
 def _find_problems(parameter: Parameter, option: ProgramOption, name: str, program: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import yaml
 
 from searchlight.search.space.flatten import flatten
+from searchlight.trainables.command.template import format_value
 
 _FRAME = str.maketrans("│┃╭╰╮╯─", "       ")  # of typer, tyro and rich
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -21,6 +22,12 @@ _COLUMN = re.compile(
     r" +(<[^>]+>|\[[^\] ]+\|[^\]]*\]|(?:TEXT|INTEGER|FLOAT|PATH|FILE(?:NAME)?|DIRECTORY)(?: RANGE)?)(?= |$)"
 )
 _TYPES = {"int": "int", "integer": "int", "float": "float", "number": "float", "bool": "bool", "boolean": "bool"}
+# As "(default: 0.1)", "(type: int, default: 2)" and "[default: 0.1; x>=0]", and of fire "Type: int Default: 2".
+_DEFAULT = re.compile(
+    r"[(\[](?:[^()]*[,;] )?default[:=] ?(?P<shown>[^()\[\],;]*)(?:[,;][^()]*)?[)\]]"
+    r"|^\s*(?:Type: \S+ )?Default: (?P<begins>'[^']*'|\S+)",
+    re.IGNORECASE,
+)
 MAX_INDENT = 8  # of the names of an option; descriptions stand further right
 
 
@@ -34,6 +41,7 @@ class ProgramOption:
         sign: What stands between name and value: " " or "=".
         type: int, float or bool, or "" if the text does not say it.
         choices: The values that the program takes, or () if the text does not say them.
+        default: The value that it has without the option, as text, or None if the text does not say it.
     """
 
     names: tuple[str, ...]
@@ -41,6 +49,7 @@ class ProgramOption:
     sign: str = " "
     type: str = ""
     choices: tuple[str, ...] = ()
+    default: str | None = None
 
     @property
     def count(self) -> int:
@@ -92,13 +101,19 @@ def _parse_option(line: str, more: str) -> ProgramOption | None:
     if re.match(r"\[[^\]]*\.\.\.\]$|\S+ \[.*\.\.\.\]$", metavar):  # one value or more
         metavar = metavar.removeprefix("[").split(" ")[0]
     kind = _find_type(metavar, description)
-    return ProgramOption(tuple(names), metavar, "=" if "=" in sign else " ", kind, _find_choices(metavar))
+    sign = "=" if "=" in sign else " "
+    return ProgramOption(tuple(names), metavar, sign, kind, _find_choices(metavar), _find_default(description))
 
 
 def _find_type(metavar: str, description: str) -> str:
     told = re.search(r"\(type: (?:Optional\[)?(\w+)\]?(?:,|\))|\((?:an? )?(integer|number)\)", description)
     name = (told[1] or told[2]) if told else metavar.removeprefix("{None}|").strip("<>[]").removesuffix(" RANGE")
     return _TYPES.get(name.lower(), "")
+
+
+def _find_default(description: str) -> str | None:
+    found = [match["shown"] or match["begins"] or "" for match in _DEFAULT.finditer(description)]
+    return found[-1].strip().strip("'\"") if found else None
 
 
 def _find_choices(metavar: str) -> tuple[str, ...]:
@@ -125,5 +140,5 @@ def _parse_hydra(text: str) -> Iterator[ProgramOption]:
         yield ProgramOption((name,), "VALUE", "=", choices=tuple(choices.split(", ")))
     lines = config.partition("Powered by Hydra")[0].strip().splitlines()
     shown = yaml.safe_load("\n".join(line for line in lines if not line.startswith("Override anything")))
-    for name in flatten(shown or {}):
-        yield ProgramOption((name,), "VALUE", "=")
+    for name, value in flatten(shown or {}).items():
+        yield ProgramOption((name,), "VALUE", "=", default=format_value(value))

@@ -46,6 +46,7 @@ def build_settings(
         flags=found.flags,
         files=found.files,
         patches=found.patches,
+        defaults=found.defaults,
         metrics=options.metric,
         metrics_file=options.metrics_file,
         every=options.every,

@@ -197,6 +197,9 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
                 f"--confirm must be 0 if the command takes no seed, but got {config.confirm}: name {{seed}} in it, "
                 "or give --seed-flag NAME."
             )
+        if defaults := function_config.parse_defaults(space, command.defaults):
+            config_class = function_config.build_function_config(config.set, config.search, defaults)
+            space = replace(space, config_class=config_class)
     return SearchPlan(config, source, space, schedule, objectives, command=command)
 
 

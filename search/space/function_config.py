@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from searchlight.search.errors import UsageError
 from searchlight.search.option import read_yaml
 from searchlight.search.space.flatten import nest
+from searchlight.search.space.search_space import Space
 
 IDENTIFIER = re.compile(r"[^\W\d_]\w*")
 
@@ -23,12 +25,19 @@ class FunctionConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
-def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> type[FunctionConfig]:
-    """Return a config class with the named parameters. A range with two integer bounds is of type int."""
+def build_function_config(
+    fixed: Iterable[str], searched: Mapping[str, str], defaults: Mapping[str, Any] | None = None
+) -> type[FunctionConfig]:
+    """Return a config class with the named parameters. A range with two integer bounds is of type int.
+
+    Args:
+        defaults: Values of parameters that have a default.
+    """
+    known = defaults or {}
     fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
-    fields |= {name: (_infer_type(text), None) for name, text in searched.items()}
+    fields |= {name: (_infer_type(text), known.get(name)) for name, text in searched.items()}
     if "epochs" in fields:
-        fields["epochs"] = (int, Field(None, ge=1))
+        fields["epochs"] = (int, Field(known.get("epochs"), ge=1))
     fields.pop("seed", None)
     return _build_model("Config", FunctionConfig, nest(fields))
 
@@ -36,6 +45,21 @@ def build_function_config(fixed: Iterable[str], searched: Mapping[str, str]) -> 
 def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fixed values, with the types that YAML gives them."""
     return {name: _parse_value(value, list, str) for name, value in values.items()}
+
+
+def parse_defaults(space: Space, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of `texts` for the searched parameters, or {} unless each has one in its range."""
+    values: dict[str, Any] = {}
+    for parameter in space.parameters:
+        text = texts.get(parameter.name, "")
+        try:
+            value = space.value_parser(parameter.name)("null" if text == "None" else text)
+        except UsageError:  # it is of another type
+            return {}
+        if parameter.name not in texts or not parameter.contains(value):
+            return {}
+        values[parameter.name] = value
+    return values
 
 
 def _build_model(name: str, base: type[Any], fields: Mapping[str, Any]) -> type[Any]:

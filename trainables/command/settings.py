@@ -50,6 +50,7 @@ class CommandSettings:
         stop_grace: Seconds between SIGTERM and SIGKILL.
         link: Whether the program runs in its trial's folder, which has links to the user's files.
         nproc: The number of processes that its launcher is to start: the GPUs of a trial, or else its CPUs.
+        defaults: By parameter, the value that the program has by itself, as text, as far as it is known.
         warm: Whether the imports of a Python program may come from a process that is forked.
     """
 
@@ -67,6 +68,7 @@ class CommandSettings:
     stop_grace: float = 10.0
     link: bool = True
     nproc: int = 1
+    defaults: Mapping[str, str] = field(default_factory=dict)
     warm: bool = True
 
     @property

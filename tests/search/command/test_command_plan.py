@@ -121,6 +121,50 @@ def test_missing_program_is_refused(make_plan, words, remedy):
     assert problems_of(lambda: plan(resolve_config(config))) == [expected]
 
 
+DEFAULTS = """
+import argparse
+parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+parser.add_argument("--lr", type=float, default=0.1, help="rate")
+parser.add_argument("--optimizer", default="adam", help="kind")
+parser.add_argument("--warmup", default=None, type=int, help="epochs")
+parser.add_argument("--fp16", action="store_true", help="precision")
+parser.add_argument("--width", type=int, default=8)
+parser.parse_args()
+"""
+SPACE = {"lr": "1e-4..1", "optimizer": "sgd,adam", "warmup": "null,5", "fp16": "true,false"}
+
+
+def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
+    (tmp_path / "train.py").write_text(DEFAULTS)
+    planned = make_plan("--seed={seed}", search=SPACE)
+    point = {"lr": 0.1, "optimizer": "adam", "warmup": None, "fp16": False}
+    assert planned.first == (point,)
+    assert planned.confirmation.defaults == {**point, "seed": 0}
+    print_plan(planned)
+    assert "# tried first: lr=0.1, optimizer=adam, warmup=None, fp16=False\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"lr": "1..2", "optimizer": "sgd,adam"},  # 0.1 is outside
+        {"lr": "0.1..1", "width": "1..16"},  # which the help does not say
+        {"lr": "0.1..1", "optimizer": "1..2"},  # adam is no number
+    ],
+)
+def test_search_begins_without_defaults_if_one_is_not_in_the_space(make_plan, tmp_path, search):
+    (tmp_path / "train.py").write_text(DEFAULTS)
+    assert make_plan(search=search).first == ({},)
+
+
+def test_value_of_a_file_is_tried_first(make_plan, tmp_path):
+    (tmp_path / "config.yaml").write_text("lr: 0.5\nname: 'adam'\n")
+    search = {"lr": "0.1..1", "name": "adam,sgd"}
+    assert make_plan(search=search, to=["config.yaml:lr=lr", "config.yaml:name=name"]).first == (
+        {"lr": 0.5, "name": "adam"},
+    )
+
+
 def test_plan_has_only_lines_that_say_something(make_plan, capsys):
     print_plan(make_plan())
     printed = capsys.readouterr().out

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.command.flags import Parameter, choose_flags, fill_style, suggest_name
-from searchlight.search.command.help_text import ProgramOption
+from searchlight.search.command.flags import Parameter, choose_flags, fill_style, find_defaults, suggest_name
+from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import Flag
 
@@ -66,6 +66,38 @@ def test_parameter_that_the_program_does_not_take_is_refused(name, values, messa
         choose(name, *values)
     assert str(error.value).startswith(f"--search {name} ")
     assert str(error.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("description", "default"),
+    [
+        ("the rate (default: 0.1)", "0.1"),
+        ("[default: 0.1; x>=0]", "0.1"),
+        ("[env var: LR; default: 0.1]", "0.1"),
+        ("(type: float, default: 0.1, known subclasses: (a, b))", None),
+        ("Default: ``1``. (type: int, default: null)", "null"),
+        ("(Default: 'adam')", "adam"),
+        ("by default 3", None),
+        ("(default: )", ""),
+    ],
+)
+def test_default_is_read_from_the_description(description, default):
+    [option] = parse_help(f"  --name NAME  {description}")
+    assert option.default == default
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "defaults"),
+    [
+        (("--cache", "--no-cache"), "no-cache", {"cache": "False", "no-cache": "True"}),
+        (("-c", "--cache", "--nocache", "-C"), "true", {"cache": "True", "nocache": "False"}),
+        (("--cache", "--no-cache"), None, {}),
+        (("--cache",), "True", {"cache": "False"}),  # of store_false: without the switch
+    ],
+)
+def test_switch_that_is_left_out_has_the_state_that_the_help_says(names, shown, defaults):
+    parameters = [Parameter(name, "--search", [True, False]) for name in ("cache", "no-cache", "nocache")]
+    assert find_defaults([ProgramOption(names, default=shown)], parameters) == defaults
 
 
 def test_each_problem_has_a_line():

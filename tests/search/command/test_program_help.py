@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from searchlight.search.command.flags import Parameter, choose_flags
+from searchlight.search.command.flags import Parameter, choose_flags, find_defaults
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.command.program_help import read_options
 from searchlight.search.errors import UsageError
@@ -78,13 +78,36 @@ def test_recorded_help_has_an_option_for_each_parameter(library):
 def test_types_and_choices_of_a_help_are_known():
     options = parse_help((HELP / "click.txt").read_text())
     assert options == [
-        ProgramOption(("--lr",), "FLOAT", type="float"),
+        ProgramOption(("--lr",), "FLOAT", type="float", default="0.1"),
         ProgramOption(("--optimizer",), "[adam|sgd]", choices=("adam", "sgd")),
         ProgramOption(("--fp16",)),
         ProgramOption(("--cache", "--no-cache")),
         ProgramOption(("-d", "--dropout"), "FLOAT RANGE", type="float"),
         ProgramOption(("--n-layers",), "INTEGER", type="int"),
     ]
+
+
+# By library: what its help says about defaults, by the name that a user may write.
+DEFAULTS = {
+    "argparse": {"learning-rate": "0.1", "fp16": "False", "no_cuda": "False"},
+    "click": {"lr": "0.1", "fp16": "False"},
+    "typer": {"lr": "0.1", "batch_size": "3", "optimizer": "adam", "fp16": "False"},
+    "tyro": {"learning-rate": "0.00025", "anneal_lr": "True", "no-anneal-lr": "False", "target-kl": "None"},
+    "transformers": {"learning_rate": "5e-05"},
+    "jsonargparse": {"lr": "0.1", "fp16": "False", "model.depth": "2", "model.dropout": "null"},
+    "lightning": {"model.learning_rate": "0.001", "data.batch_size": "32", "trainer.enable_progress_bar": "null"},
+    "hydra": {"lr": "0.1", "fp16": "False", "model.depth": "3", "optimizer.momentum": "0.9"},
+    "fire": {"lr": "0.1", "depth": "2", "fp16": "False"},
+    "absl": {"lr": "0.1", "batch_size": "3", "fp16": "False", "optimizer": "adam"},
+}
+UNKNOWN = {"argparse": ["b", "cache"], "click": ["cache", "dropout"], "transformers": ["kind"], "hydra": ["optimizer"]}
+
+
+@pytest.mark.parametrize("library", DEFAULTS)
+def test_defaults_of_the_program_are_those_of_its_help(library):
+    options = parse_help((HELP / f"{library}.txt").read_text())
+    parameters = parameters_of({**DEFAULTS[library], **dict.fromkeys(UNKNOWN.get(library, []))})
+    assert find_defaults(options, parameters) == DEFAULTS[library]
 
 
 def test_hydra_tells_groups_and_keys():
