@@ -162,9 +162,19 @@ def _find_problems(parameter: Parameter, option: ProgramOption, name: str, progr
     elif wrong:
         told = f"takes {option.metavar.strip('<>')}" if option.metavar else "is a switch"
         yield f"{where} must be {TYPES[kind]}, because {of_program} {told}, but got {format_value(wrong[0])}."
+    elif any(value is False for value in values) and option.metavar and _takes_any_word(option):
+        yield (
+            f"{where} must not be true,false, because {of_program} takes a word: with type=bool of argparse, False is "
+            f"true as well. If the program reads it right, name it in the command: {name} {{{parameter.name}}}."
+        )
     elif option.choices and others:
         told = join_words(option.choices, "or")
         yield f"{where} must be {told}, because {of_program} takes no others, but got {format_value(others[0])}."
+
+
+def _takes_any_word(option: ProgramOption) -> bool:
+    """Return whether an option of argparse has a value of which its help says nothing. One in brackets is a switch too."""
+    return not (option.type or option.choices or option.sign == "=" or option.metavar.startswith("["))
 
 
 def _is_of_type(value: Any, kind: str) -> bool:

@@ -18,6 +18,7 @@ OPTIONS = [
     ProgramOption(("--betas",), "BETAS BETAS"),
     ProgramOption(("--scheduler.help",), "[CLASS_PATH_OR_NAME]"),
     ProgramOption(("--half",), "{true,false}", type="bool", choices=("true", "false")),
+    ProgramOption(("--on",), "[ON]"),
     ProgramOption(("--clip",), "{None}|FLOAT", type="float"),
 ]
 
@@ -41,6 +42,9 @@ def choose(name, *values):
         ("model.no_bias", [True, False], Flag(("--model.no-bias",), ("--model.bias",))),
         ("scheduler.gamma", [0.5], Flag(("--scheduler.gamma", "{value}"))),
         ("half", [True, False], Flag(("--half", "{value}"))),
+        ("lr", [True], Flag(("--lr", "{value}"))),
+        ("lr", [1, 0], Flag(("--lr", "{value}"))),
+        ("on", [True, False], Flag(("--on", "{value}"))),
         ("clip", [None, 0.5], Flag(("--clip", "{value}"))),
         ("epochs", [3], None),
     ],
@@ -57,6 +61,8 @@ def test_option_of_the_name_takes_the_parameter(name, values, flag):
         ("batch_size", [0.5, 1.5], "must be integers, because --batch_size of train.py takes INTEGER, but got 0.5."),
         ("dropout", ["high"], "must be numbers, because --dropout of train.py takes FLOAT, but got high."),
         ("fp16", [0.1], "must be true,false, because --fp16 of train.py is a switch, but got 0.1."),
+        ("lr", [True, False], "must not be true,false, because --lr of train.py takes a word: with type=bool of argparse, "
+                              "False is true as well. If the program reads it right, name it in the command: --lr {lr}."),
         ("optimizer", ["adam", "lion"], "adam or sgd, because --optimizer of train.py takes no others, but got lion."),
         ("betas", [0.9], "takes 2. Name each in the command instead: --betas {betas1} {betas2}."),
     ],
