@@ -130,6 +130,8 @@ def _make_flag(parameter: Parameter, option: ProgramOption, name: str) -> Flag:
         off = _find_opposite(option, name)
         return Flag((name,), (off,) if off else ())
     is_negative = any(isinstance(value, int | float) and value < 0 for value in parameter.values)
+    if option.is_hydra:
+        return Flag((f"{name}={{value}}",), is_hydra=True)
     if option.sign == "=" or (is_negative and name.startswith("--")):  # -1e-05 looks like an option
         return Flag((f"{name}={{value}}",))
     return Flag((name, "{value}"))
@@ -173,7 +175,7 @@ def _find_problems(parameter: Parameter, option: ProgramOption, name: str, progr
 
 
 def _takes_any_word(option: ProgramOption) -> bool:
-    """Return whether an option of argparse has a value of which its help says nothing. One in brackets is a switch too."""
+    """Return whether the help says nothing of an option's value. In brackets, the option is a switch as well."""
     return not (option.type or option.choices or option.sign == "=" or option.metavar.startswith("["))
 
 

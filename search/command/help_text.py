@@ -41,6 +41,7 @@ class ProgramOption:
         sign: What stands between name and value: " " or "=".
         type: int, float or bool, or "" if the text does not say it.
         choices: The values that the program takes, or () if the text does not say them.
+        is_hydra: Whether it is a key or a group of a Hydra config.
         default: The value that it has without the option, as text, or None if the text does not say it.
     """
 
@@ -50,6 +51,7 @@ class ProgramOption:
     type: str = ""
     choices: tuple[str, ...] = ()
     default: str | None = None
+    is_hydra: bool = False
 
     @property
     def count(self) -> int:
@@ -137,8 +139,8 @@ def _parse_hydra(text: str) -> Iterator[ProgramOption]:
     for name, choices in re.findall(
         r"^([\w/@.]+): (.+)$", groups.partition("== Configuration groups ==")[2], re.MULTILINE
     ):
-        yield ProgramOption((name,), "VALUE", "=", choices=tuple(choices.split(", ")))
+        yield ProgramOption((name,), "VALUE", "=", choices=tuple(choices.split(", ")), is_hydra=True)
     lines = config.partition("Powered by Hydra")[0].strip().splitlines()
     shown = yaml.safe_load("\n".join(line for line in lines if not line.startswith("Override anything")))
     for name, value in flatten(shown or {}).items():
-        yield ProgramOption((name,), "VALUE", "=", default=format_value(value))
+        yield ProgramOption((name,), "VALUE", "=", default=format_value(value), is_hydra=True)

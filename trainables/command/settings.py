@@ -11,10 +11,12 @@ class Flag:
     Attributes:
         on: Words in which "{value}" stands for the value, e.g. ("--lr", "{value}"). The words of a switch have none.
         off: The words of a switch whose value is false.
+        is_hydra: Whether the words are an override of Hydra, which has a syntax for values.
     """
 
     on: tuple[str, ...]
     off: tuple[str, ...] = ()
+    is_hydra: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ PLACES = ("seed", "trial", "trial_dir", "checkpoint_dir", "epochs", "nproc", "po
 # Braces around anything else belong to the program: JSON, a shell's {1..3} and ${HOME}, a regular expression's {3}.
 _NAME = r"[A-Za-z_][\w./-]*"
 _PLACEHOLDER = re.compile(rf"\{{\{{(?P<literal>{_NAME})\}}\}}|(?<!\$)\{{(?P<name>{_NAME})\}}")
+# What Hydra reads as a text without quotes. It reads the others here as a number, a boolean or null.
+_HYDRA_WORD = re.compile(r"(?!(?:[-+]?[\d_.]+(?:e[-+]?\d+)?|true|false|null)\Z)[\w./+:%@|?*-]+", re.IGNORECASE)
 # Variables by which a program takes itself for one process of several: of Ray Train, torchrun, SLURM and MPI.
 _RANKS = re.compile(
     r"(LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|OMPI_COMM|PMI)_\w+"
@@ -108,7 +110,8 @@ def list_flags(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str
         if name in values:
             value = values[name]
             is_off = value is False and not any("{value}" in word for word in flag.on)
-            words += (word.replace("{value}", format_value(value)) for word in (flag.off if is_off else flag.on))
+            text = format_override(value) if flag.is_hydra else format_value(value)
+            words += (word.replace("{value}", text) for word in (flag.off if is_off else flag.on))
     return words
 
 
@@ -119,6 +122,20 @@ def format_value(value: Any) -> str:
     ['1e-05', 'True', 'null', 'bf16']
     """
     return "null" if value is None else str(value)
+
+
+def format_override(value: Any) -> str:
+    r"""Return a value as Hydra reads it in an override. A text with special characters is in quotes.
+
+    >>> print(format_override(["a,b", "it's", 0.1, None, "c\\"]))
+    ['a,b','it\'s',0.1,null,'c\\']
+    """
+    if isinstance(value, list):
+        return f"[{','.join(map(format_override, value))}]"
+    if not isinstance(value, str) or _HYDRA_WORD.fullmatch(value):
+        return format_value(value)
+    escaped = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def fill_files(settings: CommandSettings, values: Mapping[str, Any]) -> dict[str, str]:

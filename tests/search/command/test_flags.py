@@ -61,8 +61,8 @@ def test_option_of_the_name_takes_the_parameter(name, values, flag):
         ("batch_size", [0.5, 1.5], "must be integers, because --batch_size of train.py takes INTEGER, but got 0.5."),
         ("dropout", ["high"], "must be numbers, because --dropout of train.py takes FLOAT, but got high."),
         ("fp16", [0.1], "must be true,false, because --fp16 of train.py is a switch, but got 0.1."),
-        ("lr", [True, False], "must not be true,false, because --lr of train.py takes a word: with type=bool of argparse, "
-                              "False is true as well. If the program reads it right, name it in the command: --lr {lr}."),
+        ("lr", [True, False], "must not be true,false, because --lr of train.py takes a word: with type=bool of "
+         "argparse, False is true as well. If the program reads it right, name it in the command: --lr {lr}."),
         ("optimizer", ["adam", "lion"], "adam or sgd, because --optimizer of train.py takes no others, but got lion."),
         ("betas", [0.9], "takes 2. Name each in the command instead: --betas {betas1} {betas2}."),
     ],

@@ -31,7 +31,10 @@ CASES = {
     "transformers": (["--model_name", "bert"], {"learning_rate": 1e-05, "kind": "b", "fp16": True, "use_fast": False}),
     "jsonargparse": ([], {"lr": 1e-05, "fp16": True, "model.depth": 3, "model.dropout": None}),
     "lightning": (["fit"], {"model.learning_rate": 1e-05, "model.use_bias": True, "data.batch_size": 7}),
-    "hydra": (["optimizer=sgd"], {"lr": 1e-05, "fp16": True, "model.depth": 4, "optimizer.momentum": 0.5}),
+    "hydra": (
+        ["optimizer=sgd"],
+        {"lr": 1e-05, "fp16": True, "model.depth": 4, "optimizer.momentum": 0.5, "optimizer.name": "a, b={c}"},
+    ),
     "fire": (["data"], {"lr": 1e-05, "depth": 4, "fp16": True}),
     "absl": ([], {"lr": 1e-05, "batch_size": 4, "fp16": True, "optimizer": "sgd"}),
 }
@@ -112,7 +115,7 @@ def test_defaults_of_the_program_are_those_of_its_help(library):
 
 def test_hydra_tells_groups_and_keys():
     options = parse_help((HELP / "hydra.txt").read_text())
-    assert ProgramOption(("optimizer",), "VALUE", "=", choices=("adam", "sgd")) in options
+    assert ProgramOption(("optimizer",), "VALUE", "=", choices=("adam", "sgd"), is_hydra=True) in options
     assert {"lr", "model.depth", "optimizer.momentum"} <= {option.names[0] for option in options}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from searchlight.trainables.command.settings import CommandSettings, FileTarget, Flag
-from searchlight.trainables.command.template import fill, fill_text, find_placeholders
+from searchlight.trainables.command.template import fill, fill_text, find_placeholders, list_flags
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,5}(\.[a-z]{1,3})?", fullmatch=True)
 LITERAL = st.text(st.characters(exclude_characters="{}$", exclude_categories=["Cs"]), max_size=8)
@@ -106,3 +106,34 @@ def test_files_take_values_and_the_command_the_path_of_the_copy(tmp_path):
     assert launch.argv[-1] == "/runs/3/conf/base.yaml"
     copies = {"conf/base.yaml": "lr: 1.0e-05  # of Adam\n", "net.py": "DEPTH = 3\n", "train.py": "import net\n"}
     assert launch.files == copies
+
+
+TEXTS = ["adam", "a,b", "a b", " a", "it's", "{a: 1}", "x=1", "(a)", "[a]", 'say "a"', "a\\", "\\'", "", "a\n"]
+TEXTS += ["12", "1e-5", "true", "null", "data/a.bin", "http://x:80/y", "-x"]
+
+
+@pytest.mark.parametrize("value", [*TEXTS, 0.1, 1e-05, -3, True, None, [1, 2], ["a,b", 0.5, None], []])
+def test_hydra_reads_an_override_as_the_same_value(value):
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    [word] = list_flags({"key": Flag(("key={value}",), is_hydra=True)}, {"key": value})
+    override = parser.parse_override(word)
+    assert not override.is_sweep_override()
+    assert [override.key_or_group, override.value()] == ["key", value]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("adam", "adam"),
+        ("a,b", "'a,b'"),
+        ("it's {a}", r"'it\'s {a}'"),
+        ("a\\", r"'a\\'"),
+        ("12", "'12'"),
+        (12, "12"),
+        (True, "True"),
+        (None, "null"),
+        (["a b", 1], "['a b',1]"),
+    ],
+)
+def test_text_with_special_characters_is_in_quotes_for_hydra(value, word):
+    assert list_flags({"key": Flag(("key={value}",), is_hydra=True)}, {"key": value}) == [f"key={word}"]
