@@ -1,5 +1,6 @@
 """What every tracker of a search can do."""
 
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,7 @@ HURRIED_S = 3.0  # END_TIMEOUT_S after a second Ctrl-C
 ERROR_NOTE = "The search ended with an error."
 
 
-class Tracker(TrialCallback):
+class Tracker(TrialCallback, ABC):
     """Observes a search and records its trials where a user compares them. If the search fails, so does the record."""
 
     def __enter__(self) -> Self:
@@ -33,10 +34,10 @@ class Tracker(TrialCallback):
     def request_connection(self) -> None:
         """Connect now, since the search is about to end and connecting takes seconds."""
 
+    @abstractmethod
     def finish(self, end: Event, files: list[Path], timeout_s: float) -> None:
         """Record the `end` of the search and these `files`. Wait until everything is recorded.
 
         Raises:
             TrackingError: `timeout_s` has passed, or something cannot be recorded.
         """
-        raise NotImplementedError
