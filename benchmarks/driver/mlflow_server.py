@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+from searchlight.trainables.ports import find_free_ports
 
 START_S = 300
 
@@ -37,9 +38,7 @@ class MlflowServer:
     """
 
     def __init__(self, folder: Path, workers: int | None = None) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        [port] = find_free_ports()
         self.folder, self.url = folder, f"http://127.0.0.1:{port}"
         self._command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
         self._command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +17,7 @@ from benchmarks.driver.mlflow_server import wait_until
 from benchmarks.recording import ROOT, SEARCH
 from searchlight.search.storage.bucket_journal import read_records
 from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, parse_path
+from searchlight.trainables.ports import find_free_ports
 from tests.servers.postgres import Server
 from tests.servers.s3 import S3Server
 
@@ -251,13 +251,3 @@ def is_of_search(command: Sequence[str]) -> bool:
     """Return whether `command` is a driver, or an actor of a search."""
     actors = ("ray::RayTrainWorker", "ray::ResourceTrainable", "ray::Registry")
     return command[0].startswith(actors) or "search/run.py" in command[1:2]
-
-
-def find_free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import find_placeholders, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
+from searchlight.trainables.ports import find_free_ports
 
 LINES = 1000  # of the output that are searched for metrics
 HELD_OUT = re.compile(r"(?i)(^|[^a-z])(valid|validation|val|eval|test|dev|heldout)([^a-z]|$)")
@@ -65,7 +65,7 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
         for parameter in space.parameters
         if {parameter.name, parameter.name.replace("_", "-")} & {*find_placeholders(settings.words)}
     }
-    places = {"trial": "0", "nproc": str(settings.nproc), "port": str(find_free_port())}
+    places = {"trial": "0", "nproc": str(settings.nproc), "port": str(find_free_ports()[0])}
     places |= {name: format_value(values[name]) for name in ("seed", "epochs") if values.get(name) is not None}
     with tempfile.TemporaryDirectory(prefix="searchlight-") as root:
         settings = replace(settings, trial_root=str(Path(root) / "search" / "trials"), objectives=())
@@ -79,13 +79,6 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
         text = folder.output.read_text(encoding="utf-8", errors="replace")
     lines = text.replace(str(folder.path), settings.folder).splitlines()[-LINES:]
     return Observation(program.seen, tuple(lines), took, has_ended, failure)
-
-
-def find_free_port() -> int:
-    """Return a port that no process uses."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
 
 
 def choose_middle(searched: Any) -> Any:

@@ -19,9 +19,10 @@ from searchlight.search.private_api import (
     get_env_vars_to_propagate,
     set_torch_environment,
 )
+from searchlight.trainables.ports import LOOPBACK, find_free_ports
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.messages import GangSettings
-from searchlight.trainables.worker.process_group import LOOPBACK, find_free_port, join_group, open_store
+from searchlight.trainables.worker.process_group import join_group, open_store
 
 CALL_S = 60.0  # timeout of calls to the registry
 ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
@@ -112,7 +113,7 @@ class GangBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray's bac
         if len(nodes) > 1:
             port = worker_group.execute_single(0, open_store, host, timeout_s)
         else:
-            port = worker_group.execute_single(0, find_free_port)
+            port = worker_group.execute_single(0, find_free_ports)[0]
         worker_group.execute(set_torch_environment)
         joining = [
             worker_group.execute_single_async(rank, join_group, backend, host, port, rank, len(nodes), timeout_s)

@@ -1,7 +1,6 @@
 """A whole search whose study is kept in a database, run as a user runs it; and optuna-dashboard over a study."""
 
 import json
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +16,7 @@ from optuna.samplers import RandomSampler
 from searchlight.search.errors import UsageError
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.study import create_study
+from searchlight.trainables.ports import find_free_ports
 from tests.end_to_end.processes import wait_until
 from tests.search.objectives import VAL_LOSS
 from tests.search.storage.test_study_store import play
@@ -113,9 +113,7 @@ def test_optuna_dashboard_opens_a_study(tmp_path, kind, request):
     play(study)
     store.close()
     storage = url.replace("postgresql:", "postgresql+psycopg:") or str(tmp_path / "study.journal")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = find_free_ports()
     program = str(Path(sys.executable).with_name("optuna-dashboard"))
     command = [program, storage, "--port", str(port), "--server", "wsgiref", "--quiet"]
     dashboard = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

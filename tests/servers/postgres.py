@@ -3,13 +3,14 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 import psycopg
+
+from searchlight.trainables.ports import find_free_ports
 
 USER = "searcher"
 
@@ -37,9 +38,7 @@ class Server:
         self._as: dict = {"user": "nobody"} if os.getuid() == 0 else {}
         if self._as:
             shutil.chown(self.folder, **self._as)
-        with socket.socket() as free:
-            free.bind((host, 0))
-            self.port = free.getsockname()[1]
+        [self.port] = find_free_ports(host=host)
         self.url = f"postgresql://{USER}@{host}:{self.port}"
         self._run("initdb", "-D", self.folder / "data", "-A", "trust", "-U", USER, "--no-sync", "-E", "UTF8")
         with open(self.folder / "data" / "pg_hba.conf", "a") as rules:

@@ -2,20 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from searchlight.trainables.ports import find_free_ports
+
 ANSWER_S = 90
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 class ServerProcess:
@@ -23,7 +18,7 @@ class ServerProcess:
 
     def __init__(self, folder: Path, host: str, port: int | None) -> None:
         self.folder, self.host = folder, host
-        self.port = port or free_port(host)
+        self.port = port or find_free_ports(host=host)[0]
         self.url = f"http://{host}:{self.port}"
         self._process: subprocess.Popen | None = None
 

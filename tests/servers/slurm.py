@@ -9,6 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from searchlight.trainables.ports import find_free_ports
 from tests.end_to_end.processes import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "srun", "sinfo")
@@ -60,7 +61,7 @@ class Slurm:
         self.folder = folder
         self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
         names = {"folder": folder, "user": getpass.getuser(), "host": socket.gethostname().partition(".")[0]}
-        (folder / "slurm.conf").write_text(CONFIG.format(ports=_choose_ports(3), **names))
+        (folder / "slurm.conf").write_text(CONFIG.format(ports=find_free_ports(3), **names))
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         (folder / "state").mkdir()
         (folder / "munge.key").write_bytes(secrets.token_bytes(128))
@@ -102,13 +103,3 @@ class Slurm:
         for daemon in reversed(self._daemons):
             daemon.terminate()
             daemon.wait(30)
-
-
-def _choose_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

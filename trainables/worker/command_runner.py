@@ -16,9 +16,9 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import parse_path, synced
+from searchlight.trainables.ports import find_free_ports
 from searchlight.trainables.registry import PACKAGE
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
-from searchlight.trainables.worker.process_group import find_free_port
 from searchlight.trainables.worker.session import Session
 from searchlight.trainables.worker.train_function import FunctionRunner
 from searchlight.trainables.worker.worker import build_interruption, work
@@ -72,7 +72,7 @@ class CommandRunner(FunctionRunner):
         for report in folder.read_reports()[session.number :]:  # made while the trial was ended
             session.report(report.metrics)
         values = _flatten(config)
-        places = {"trial": session.segment.trial, "nproc": self.command.nproc, "port": find_free_port()}
+        places = {"trial": session.segment.trial, "nproc": self.command.nproc, "port": find_free_ports()[0]}
         places |= {name: values[name] for name in ("seed", "epochs") if values.get(name) is not None}
         texts = {name: str(value) for name, value in places.items()}
         environment = _build_environment()

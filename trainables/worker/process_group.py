@@ -7,7 +7,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
-LOOPBACK = "127.0.0.1"
+from searchlight.trainables.ports import LOOPBACK
+
 LOOPBACK_NAMES = ("lo", "lo0")  # of the interface, on Linux and macOS
 
 _stores: list[Store] = []  # of the group that this process serves
@@ -57,13 +58,6 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
     else:
         store = TCPStore(host, port, is_master=False, timeout=timeout)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-
-
-def find_free_port() -> int:
-    """Return a port of this machine that nothing uses at present."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def _find_loopback() -> str:

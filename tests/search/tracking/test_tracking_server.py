@@ -11,12 +11,12 @@ from searchlight.search.formatting import format_command
 from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError
+from searchlight.trainables.ports import find_free_ports
 from searchlight.trainables.task import images
 from tests.search.stored_studies import Search, always_random, replayed
 from tests.search.tracking import trackers
 from tests.search.tracking.trackers import curve_of, finish, track_stored
 from tests.servers.mlflow import ADMIN, MlflowServer
-from tests.servers.process import free_port
 
 pytestmark = pytest.mark.slow
 USER, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -117,7 +117,7 @@ def test_server_that_goes_away_and_returns_lacks_nothing(tmp_path, postgres_back
 
 
 def test_replay_tells_what_an_absent_server_lacks(tmp_path, postgres_backed, monkeypatch):
-    away = f"http://127.0.0.1:{free_port()}"
+    away = f"http://127.0.0.1:{find_free_ports()[0]}"
     search = Search(tmp_path, "away", tracking_uri=away)
     tracker = track_stored(search, away)
     play(search)

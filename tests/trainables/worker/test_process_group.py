@@ -9,14 +9,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from searchlight.trainables.worker.process_group import find_free_port, join_group, open_store
+from searchlight.trainables.ports import find_free_ports
+from searchlight.trainables.worker.process_group import join_group, open_store
 
 
 def join_as(rank: int, size: int, pipe: Connection) -> None:
     """Create a group in this process, and send the sum of all ranks and the addresses at which it listens."""
     os.environ.pop("GLOO_SOCKET_IFNAME", None)
     if rank == 0:
-        pipe.send(open_store("127.0.0.1", 60) if size > 1 else find_free_port())
+        pipe.send(open_store("127.0.0.1", 60) if size > 1 else find_free_ports()[0])
     port = pipe.recv()
     join_group("gloo", "127.0.0.1", port, rank, size, 60)
     numbers = torch.ones(1)
