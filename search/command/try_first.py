@@ -16,9 +16,8 @@ from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.collector import Seen
 from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.command.template import find_placeholders, format_value
+from searchlight.trainables.command.template import find_placeholders
 from searchlight.trainables.command.trial_folder import TrialFolder
-from searchlight.trainables.ports import find_free_ports
 
 LINES = 1000  # of the output that are searched for metrics
 HELD_OUT = re.compile(r"(?i)(^|[^a-z])(valid|validation|val|eval|test|dev|heldout)([^a-z]|$)")
@@ -65,13 +64,11 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
         for parameter in space.parameters
         if {parameter.name, parameter.name.replace("_", "-")} & {*find_placeholders(settings.words)}
     }
-    places = {"trial": "0", "nproc": str(settings.nproc), "port": str(find_free_ports()[0])}
-    places |= {name: format_value(values[name]) for name in ("seed", "epochs") if values.get(name) is not None}
     with tempfile.TemporaryDirectory(prefix="searchlight-") as root:
         settings = replace(settings, trial_root=str(Path(root) / "search" / "trials"), objectives=())
         folder = TrialFolder(settings, 0)
         began = time.monotonic()
-        with Program(settings, folder, values, places, os.environ) as program:
+        with Program(settings, folder, values, os.environ) as program:
             for _ in program.generate_reports(lambda: time.monotonic() - began > seconds):
                 pass
             took, has_ended = time.monotonic() - began, program.code is not None

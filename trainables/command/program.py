@@ -18,6 +18,7 @@ from searchlight.trainables.command.process import ChildProcess, start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill, fill_text, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
+from searchlight.trainables.ports import find_free_ports
 
 POLL_S = 0.5  # how often a program without reports looks for the end of its trial
 ASK = signal.SIGURG  # lets the hook say what a program has imported; programs without it ignore the signal
@@ -29,7 +30,6 @@ class Program:
 
     Args:
         values: The parameters of the trial, by their dotted names.
-        places: The values of further placeholders, without those of the folder.
         environment: The variables of the program, without Searchlight's own.
         on_progress: Is called whenever the program prints or measures something, in any thread.
         server: Forks the program from a process that has its imports, or None.
@@ -44,7 +44,6 @@ class Program:
         settings: CommandSettings,
         folder: TrialFolder,
         values: Mapping[str, Any],
-        places: Mapping[str, str],
         environment: Mapping[str, str],
         on_progress: Callable[[], object] = lambda: None,
         server: ForkServer | None = None,
@@ -54,7 +53,14 @@ class Program:
         self._settings = settings
         self._folder = folder
         self._values = values
-        self._places = {**places, "trial_dir": str(folder.path), "checkpoint_dir": str(folder.checkpoints)}
+        places: dict[str, Any] = {
+            "trial": folder.path.name,
+            "trial_dir": folder.path,
+            "checkpoint_dir": folder.checkpoints,
+        }
+        places |= {"nproc": settings.nproc, "port": find_free_ports()[0]}
+        places |= {name: values[name] for name in ("seed", "epochs") if values.get(name) is not None}
+        self._places = {name: str(value) for name, value in places.items()}
         self._environment = environment
         self._on_progress = on_progress
         self._server = server

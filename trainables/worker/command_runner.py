@@ -16,7 +16,6 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import parse_path, synced
-from searchlight.trainables.ports import find_free_ports
 from searchlight.trainables.registry import PACKAGE
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
@@ -72,12 +71,9 @@ class CommandRunner(FunctionRunner):
         for report in folder.read_reports()[session.number :]:  # made while the trial was ended
             session.report(report.metrics)
         values = _flatten(config)
-        places = {"trial": session.segment.trial, "nproc": self.command.nproc, "port": find_free_ports()[0]}
-        places |= {name: values[name] for name in ("seed", "epochs") if values.get(name) is not None}
-        texts = {name: str(value) for name, value in places.items()}
         environment = _build_environment()
         options = (self._count_progress, self._server, self._claim)
-        with Program(self._local, folder, values, texts, environment, *options) as program:
+        with Program(self._local, folder, values, environment, *options) as program:
             last: Report | None = None  # held back, since a program may measure again when it has trained
             for report in program.generate_reports(self._is_interrupted):
                 if report.replaces:
