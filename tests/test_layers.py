@@ -40,7 +40,7 @@ LAYERS = [
     ("trainables.registry", "trainables.command"),
     ("trainables.task",),
     ("trainables.update",),
-    ("trainables.context", "trainables.filesystem", "trainables.ports", "trainables.precision"),
+    ("trainables.context", "trainables.filesystem", "trainables.flatten", "trainables.ports", "trainables.precision"),
     ("trainables.private_api",),
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.solver", "models.liquid.losses", "models.liquid.task_stream"),

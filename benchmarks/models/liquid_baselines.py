@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import add_settings, create_parser, parse_settings, print_progress, print_result
-from searchlight.search.space.flatten import nest
+from searchlight.trainables.flatten import nest
 from searchlight.trainables.liquid import LiquidTask, data
 from searchlight.trainables.liquid.config import LiquidConfig
 from searchlight.trainables.liquid.task import ERRORS

@@ -24,7 +24,7 @@ from optuna.trial import TrialState
 from benchmarks.search.problems.problems import OBJECTIVE, Problem
 from benchmarks.search.simulator import Job
 from benchmarks.search.strategies import Make
-from searchlight.search.space.flatten import flatten
+from searchlight.trainables.flatten import flatten
 
 PACKAGES = {"syne": ("syne_tune", "syne-tune"), "neps": ("neps", "neural-pipeline-search")}
 

@@ -22,9 +22,9 @@ from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.schedulers.factory import create_scheduler
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import SearchStudy
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 UNLIMITED = 10**9  # trials, since time ends a search here

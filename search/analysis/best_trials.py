@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from searchlight.search.formatting import format_value
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     OUTCOMES,
@@ -23,6 +22,7 @@ from searchlight.search.study.trial import (
     objective_losses,
     objective_values,
 )
+from searchlight.trainables.flatten import flatten
 
 NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 

@@ -20,12 +20,12 @@ from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_co
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_change, format_duration, format_value, pluralize
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import get_datasets
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import OUTCOMES, WITH_RESULT, get_outcome, intermediate_values
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.flatten import flatten
 
 ONE_EACH = "One search each: a small difference may be chance, and another --seed may reverse it."
 

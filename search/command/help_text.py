@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from searchlight.search.space.flatten import flatten
 from searchlight.trainables.command.template import format_value
+from searchlight.trainables.flatten import flatten
 
 _FRAME = str.maketrans("│┃╭╰╮╯─", "       ")  # of typer, tyro and rich
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -14,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.folder.locations import list_searches
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.record import load_search
@@ -25,6 +24,7 @@ from searchlight.search.tracking.runs import iterate_runs
 from searchlight.search.tracking.uri import redact
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
+from searchlight.trainables.flatten import flatten
 
 FILE = "warm-start.json"
 MLFLOW = "mlflow:"

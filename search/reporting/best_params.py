@@ -9,9 +9,9 @@ import yaml
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.formatting import format_value
-from searchlight.search.space.flatten import flatten
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.flatten import flatten
 
 FILE = "best.yaml"
 

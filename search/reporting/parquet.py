@@ -15,10 +15,10 @@ from optuna.trial import FrozenTrial
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import report_command
 from searchlight.search.space.fidelity import COSTS, cumulative_cost, report_field
-from searchlight.search.space.flatten import flatten
 from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.flatten import flatten
 
 FILE = "trials.parquet"
 EVERY_S = 3.0

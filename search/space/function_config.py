@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from searchlight.search.errors import UsageError
 from searchlight.search.option import read_yaml
-from searchlight.search.space.flatten import nest
 from searchlight.search.space.search_space import Space
+from searchlight.trainables.flatten import nest
 
 IDENTIFIER = re.compile(r"[^\W\d_]\w*")
 

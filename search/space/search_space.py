@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
-from searchlight.search.space.flatten import get_nested, nest
 from searchlight.search.space.space_parsing import (
     build_distribution,
     build_type_adapter,
@@ -20,6 +19,7 @@ from searchlight.search.space.space_parsing import (
     parse_distribution,
     validate,
 )
+from searchlight.trainables.flatten import get_nested, nest
 
 MANY = 10_000  # combinations above which a space counts as infinite
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.formatting import format_command, format_value, resume_command
-from searchlight.search.space.flatten import flatten
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.flatten import flatten
 
 
 def format_commands(place: StoragePath) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.best_trials import BestReports
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.changes import TrialChanges, find_changes
 from searchlight.search.study.trial import get_end_time, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import write_atomic
+from searchlight.trainables.flatten import flatten
 
 Event = dict[str, Any]
 SPOOL = "mlflow-unsent.jsonl"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from searchlight.search.space.flatten import nest
 from searchlight.search.tracking.events import Event, name_run
 from searchlight.trainables.filesystem.paths import remove_tree
+from searchlight.trainables.flatten import nest
 
 if TYPE_CHECKING:
     import wandb

@@ -22,7 +22,7 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
     """Print the search's YAML, with its resolved space and known `cost` as comments."""
     from searchlight.search.config.loading import to_yaml
     from searchlight.search.reporting.console.preflight import format_estimate
-    from searchlight.search.space.flatten import flatten
+    from searchlight.trainables.flatten import flatten
 
     print(to_yaml(plan.config), end="")
     print(f"# {_describe_schedule(plan)}")

@@ -20,11 +20,11 @@ from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
 from searchlight.search.space.fidelity import UNLIMITED
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
 from searchlight.search.study.trial import OUTCOMES, get_confirming_run
+from searchlight.trainables.flatten import flatten
 
 if TYPE_CHECKING:
     from searchlight.search.execution.searcher import StudySearcher

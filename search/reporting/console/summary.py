@@ -44,13 +44,13 @@ from searchlight.search.option import translate_retired_keys
 from searchlight.search.reporting.console.tables import build_details, build_table, list_omitted_columns, print_line
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
 from searchlight.search.schedulers.registry import SCHEDULERS
-from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import ConfirmingRun, get_best_epoch, get_best_value, get_outcome
 from searchlight.search.tracking.run_content import AMONG_TRAININGS
 from searchlight.search.tracking.uri import URI, redact
 from searchlight.trainables.command.trial_folder import OUTPUT, TRIALS
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.flatten import flatten
 
 if TYPE_CHECKING:
     from searchlight.search.analysis.result import SearchResult

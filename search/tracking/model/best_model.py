@@ -13,7 +13,6 @@ from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_b
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.working_copy import downloaded_copy
 from searchlight.search.formatting import log_model_command, replay_command, resume_command
-from searchlight.search.space.flatten import flatten
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.search.study.trial import get_best_value
 from searchlight.search.task_source import find_copy, get_module_name, load_task_source
@@ -23,6 +22,7 @@ from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.run_content import LONGEST_PARAM
 from searchlight.search.tracking.uri import URI, prepare_process, resolve_tracking_uri, tracking_environment
 from searchlight.trainables.filesystem.paths import StoragePath, parse_path
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.registry import link_modules
 
 TIMEOUT_S = 900.0  # building a task may load its data

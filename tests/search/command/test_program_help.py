@@ -10,8 +10,8 @@ from searchlight.search.command.flags import Parameter, choose_flags, find_defau
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.command.program_help import read_options
 from searchlight.search.errors import UsageError
-from searchlight.search.space.flatten import flatten
 from searchlight.trainables.command.template import list_flags
+from searchlight.trainables.flatten import flatten
 
 PROGRAMS = Path(__file__).parent / "programs"
 HELP = Path(__file__).parent / "help"

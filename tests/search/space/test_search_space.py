@@ -8,8 +8,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from searchlight.search.errors import UsageError
-from searchlight.search.space.flatten import flatten
 from searchlight.search.space.search_space import resolve_space, restore_space
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
 
