@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted name."""
+def flatten(values: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
+    """Return nested values by dotted name, or with another `separator` between the names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            flat.update(flatten(value, f"{prefix}{name}."))
+        if isinstance(value, Mapping):
+            flat |= {f"{name}{separator}{inner}": leaf for inner, leaf in flatten(value, separator).items()}
         else:
-            flat[prefix + name] = value
+            flat[str(name)] = value
     return flat
 
 

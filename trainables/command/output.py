@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from searchlight.trainables.command.collector import Measurement
+from searchlight.trainables.flatten import flatten
 
 OUTPUT = "output"
 JSON = "json"  # NAME=json
@@ -69,9 +70,9 @@ def parse_object(text: str, source: str = OUTPUT) -> Measurement | None:
     """Return the numbers of a JSON object, nested ones as "val/loss", or None if `text` is no object."""
     try:
         content = json.loads(text)
+        return build_measurement(flatten(content, "/"), source) if isinstance(content, dict) else None
     except (ValueError, RecursionError):
         return None
-    return build_measurement(dict(_flatten(content)), source) if isinstance(content, dict) else None
 
 
 def build_measurement(values: Mapping[str, Any], source: str) -> Measurement:
@@ -125,11 +126,3 @@ def _choose_group(pattern: re.Pattern[str]) -> int:
     """Return the number of the group that has the value: `value`, or the first one that is not `step`."""
     step = pattern.groupindex.get("step")
     return pattern.groupindex.get("value") or next(group for group in range(1, pattern.groups + 1) if group != step)
-
-
-def _flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value

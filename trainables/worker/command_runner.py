@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import parse_path, synced
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.registry import PACKAGE
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
@@ -70,7 +70,7 @@ class CommandRunner(FunctionRunner):
     def _run_in_folder(self, session: Session, folder: TrialFolder, config: dict[str, Any]) -> None:
         for report in folder.read_reports()[session.number :]:  # made while the trial was ended
             session.report(report.metrics)
-        values = _flatten(config)
+        values = flatten(config)
         environment = _build_environment()
         options = (self._count_progress, self._server, self._claim)
         with Program(self._local, folder, values, environment, *options) as program:
@@ -101,13 +101,6 @@ class CommandRunner(FunctionRunner):
     def _is_interrupted(self) -> bool:
         """Return whether the program must end between two reports."""
         return self.stopping.is_set() and (not self.migrate_reason or self.command.can_resume)
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _build_environment() -> dict[str, str]:

@@ -27,6 +27,7 @@ from searchlight.trainables.checkpoint import CheckpointError, directory
 from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.private_api import set_train_fn_utils
 from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from searchlight.trainables.worker.messages import (
@@ -370,7 +371,7 @@ class Session:
 
     def _extract_numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         """Return the metrics that are numbers, nested ones as "val/loss", and a text that names all metrics."""
-        flat = dict(_flatten_metrics(metrics))
+        flat = flatten(metrics, "/")
         numbers = {name: number for name, value in flat.items() if (number := _to_number(value)) is not None}
         others = {name: f"{name} ({type(value).__name__})" for name, value in flat.items() if name not in numbers}
         if new := {*others} - self._left_out:
@@ -397,14 +398,6 @@ def _build_arguments(function: Callable[..., Any], config: dict[str, Any]) -> li
     except TypeError:
         return []
     return [config]
-
-
-def _flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            yield from _flatten_metrics(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _to_number(value: Any) -> float | None:
