@@ -1,12 +1,13 @@
 """What every tracker of a search can do."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from searchlight.search.execution.callback import TrialCallback
-from searchlight.search.tracking.errors import TrackingError
+from searchlight.search.tracking.errors import TrackingError, error_message
 from searchlight.search.tracking.events import Event, make_search_end
 
 END_TIMEOUT_S = 60.0
@@ -15,7 +16,15 @@ ERROR_NOTE = "The search ended with an error."
 
 
 class Tracker(TrialCallback, ABC):
-    """Observes a search and records its trials where a user compares them. If the search fails, so does the record."""
+    """Observes a search and records its trials where a user compares them. If the search fails, so does the record.
+
+    Args:
+        say: Shows a line to the user.
+        prepare: Writes the environment of the search. It is called in the thread of the tracker before anything else.
+    """
+
+    def __init__(self, say: Callable[[str], None], prepare: Callable[[], None] | None) -> None:
+        self._say, self._write_environment = say, prepare
 
     def __enter__(self) -> Self:
         return self
@@ -25,6 +34,13 @@ class Tracker(TrialCallback, ABC):
             timeout_s = HURRIED_S if issubclass(kind, KeyboardInterrupt) else END_TIMEOUT_S
             with suppress(TrackingError):  # the search's own error comes first; unsent events are kept
                 self.finish(make_search_end("FAILED", ERROR_NOTE), [], timeout_s)
+
+    def _prepare(self) -> None:
+        try:
+            if self._write_environment:
+                self._write_environment()
+        except Exception as error:  # e.g. a full disk or broken packages: the trials continue
+            self._say(f"the environment of the search cannot be stored: {error_message(error)}")
 
     @property
     def mlflow(self) -> dict[str, str]:

@@ -43,8 +43,7 @@ class RunFiles(Tracker):
         name: The name of the tracker.
         create_writer: Called in the thread, since the import of a library takes long.
         earlier: The trials of a resumed search.
-        say: Shows a line if something cannot be written.
-        prepare: Called in the thread before anything else.
+        say, prepare: As those of Tracker.
     """
 
     def __init__(
@@ -58,9 +57,10 @@ class RunFiles(Tracker):
         say: Callable[[str], None] = lambda line: None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(say, prepare)
         self._list = folder / f"{name}-complete.txt"
         self._place, self._name, self._create_writer = place, name, create_writer
-        self._objectives, self._say, self._prepare = objectives, say, prepare
+        self._objectives = objectives
         self._complete = {*self._list.read_text(encoding="utf-8").split("\n")} if self._list.exists() else set()
         self._seen: dict[int, SeenTrial] = {}
         # The last state of each trial that has changed, and whether the search is over.
@@ -87,11 +87,7 @@ class RunFiles(Tracker):
             raise TrackingError(f"{self._name} must take every trial, but {problem}. {again}")
 
     def _run(self) -> None:
-        try:
-            if self._prepare:
-                self._prepare()
-        except Exception as error:  # e.g. a full disk or broken packages: the trials continue
-            self._say(f"the environment of the search cannot be stored: {error_message(error)}")
+        self._prepare()
         try:
             self._write_all(self._create_writer())
         except Exception as error:  # a library may raise anything: the trials continue, and the end says so again

@@ -18,7 +18,7 @@ from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking import provenance
 from searchlight.search.tracking.base import Tracker
-from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, error_message, get_http_status
+from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, get_http_status
 from searchlight.search.tracking.events import SPOOL, Event, build_events, write_spool
 from searchlight.search.tracking.options import TrackingOptions
 from searchlight.search.tracking.run_files import NoRuns, RunFiles, RunWriter
@@ -46,8 +46,7 @@ class MLflowCallback(Tracker):
     Args:
         earlier: The trials of a resumed search. All events of those whose runs are incomplete are sent. Sending a
             report twice changes nothing, since its time is part of its identity in MLflow.
-        say: Shows a line when MLflow becomes unavailable or available again.
-        prepare: Called in the thread before anything else, to write the parent's artifacts.
+        say, prepare: As those of Tracker.
     """
 
     def __init__(
@@ -57,10 +56,11 @@ class MLflowCallback(Tracker):
         say: Callable[[str], None] = lambda line: None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(say, prepare)
         self.tracking_uri = redact(runs.tracking_uri)
         self._runs, self._config = runs, runs.config
         runs.before_end = self._send_pictures
-        self._earlier, self._say, self._prepare = earlier, say, prepare
+        self._earlier = earlier
         # The last state of each trial that has changed, and whether the search is over; then those that are being sent.
         self._changed: dict[int, tuple[FrozenTrial, bool]] = {trial.number: (trial, False) for trial in earlier}
         self._pending: dict[int, tuple[FrozenTrial, bool]] = {}
@@ -126,11 +126,7 @@ class MLflowCallback(Tracker):
 
     def _run(self) -> None:
         """Send the events of each trial in order. Retry each call until it succeeds."""
-        try:
-            if self._prepare:
-                self._prepare()
-        except Exception as error:  # e.g. a full disk or broken packages: the trials continue
-            self._say(f"the environment of the search cannot be stored: {error_message(error)}")
+        self._prepare()
         while not self._needed.wait(LATEST_S):
             if self._changed:  # otherwise, no trial has begun
                 break
