@@ -1,5 +1,6 @@
 """Asks a program for its options."""
 
+import os
 import re
 import shlex
 import tempfile
@@ -12,6 +13,7 @@ from searchlight.search.errors import UsageError
 from searchlight.trainables.command.process import start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill
+from searchlight.trainables.command.trial_folder import link_or_copy
 
 HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
 STOP_S = 5.0
@@ -44,8 +46,8 @@ def read_options(
     with tempfile.TemporaryDirectory() as scratch:
         place, output = Path(scratch) / "folder", Path(scratch) / "output.txt"
         place.mkdir()
-        for file in folder.iterdir():
-            (place / file.name).symlink_to(file)
+        for entry in os.scandir(folder):
+            link_or_copy(entry, place / entry.name)
         places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(place)}
         places |= {"checkpoint_dir": f"{place}/checkpoints"}
         settings = CommandSettings(tuple(words), str(folder), trial_root=scratch, objectives=())

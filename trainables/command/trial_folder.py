@@ -1,11 +1,11 @@
-"""The folder of a trial in which its program runs, with links to the files of the user."""
+"""The folder of a trial in which its program runs, with links to the files of the user and copies of small ones."""
 
 import itertools
 import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
@@ -20,6 +20,8 @@ LEFT_OUT = (".git", OUTPUT, REPORTS)
 # The folders of the user with at most this many entries are folders of the trial too, so that no program writes into
 # another's. Larger ones, such as data and environments, are links.
 SMALL = 1000
+LARGEST_COPY = 2**20  # bytes of a file that is copied, since a program may write to it; code and programs are links
+EXECUTABLE = 0o111
 QUIET_S = 0.5  # without a write, after which a checkpoint counts as complete
 LONGEST_SAVE_S = 5.0
 POLL_S = 0.1
@@ -30,13 +32,14 @@ class TrialFolder:
 
     Attributes:
         path: The folder. It is the program's current one, unless that is to be the user's.
+        source: The folder of the user.
         can_continue: Whether the program, which was started before, resumes from what it has written here.
     """
 
     def __init__(self, settings: CommandSettings, trial: int) -> None:
         self.path = Path(settings.trial_root) / str(trial)
         self._settings = settings
-        self._source = Path(settings.folder)
+        self.source = Path(settings.folder)
         self.can_continue = settings.can_resume and (
             any(self.checkpoints.glob("*")) if settings.uses_checkpoints else (self.path / REPORTS).exists()
         )
@@ -49,15 +52,15 @@ class TrialFolder:
     @property
     def checkpoints(self) -> Path:
         """The folder for the program's own checkpoints."""
-        return self.path / (OTHERS_CHECKPOINTS if (self._source / CHECKPOINTS).exists() else CHECKPOINTS)
+        return self.path / (OTHERS_CHECKPOINTS if (self.source / CHECKPOINTS).exists() else CHECKPOINTS)
 
     @property
     def current(self) -> Path:
         """The current folder of the program."""
-        return self.path if self._settings.link else self._source
+        return self.path if self._settings.link else self.source
 
     def prepare(self) -> None:
-        """Create the folder with links, or complete it if the program continues. Else only its output is kept."""
+        """Create the folder with its links, or complete it if the program continues. Else only its output is kept."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.can_continue:
             for entry in self.path.iterdir():
@@ -66,8 +69,12 @@ class TrialFolder:
                 elif entry != self.output:
                     entry.unlink()
         if self._settings.link:
-            search = self.path.parents[1]
-            _link_tree(self._source, self.path, {search, search.parent})
+            for origin, is_open in self._list_user_files():
+                target = self.path / Path(origin).relative_to(self.source)
+                if is_open:
+                    target.mkdir(exist_ok=True)
+                elif not os.path.lexists(target):
+                    link_or_copy(origin, target)
         self.checkpoints.mkdir(exist_ok=True)
         if self.output.exists():
             how = "continues" if self.can_continue else "starts again"
@@ -83,13 +90,29 @@ class TrialFolder:
             path.write_text(text, encoding="utf-8")
 
     def remove_links(self) -> None:
-        """Remove the links to the user's files, and the folders that have nothing else."""
+        """Remove links to the user's files, copies that have not changed, and folders that have nothing else."""
         for folder, names, files in os.walk(self.path, topdown=False):
             for path in (Path(folder, name) for name in (*names, *files)):
-                if path.is_symlink() and os.readlink(path).startswith(f"{self._source}{os.sep}"):
+                if path.is_symlink():
+                    is_users = os.readlink(path).startswith(f"{self.source}{os.sep}")
+                else:  # a copy
+                    origin = self.source / path.relative_to(self.path)
+                    is_users = path.is_file() and _read_state(path) == _read_state(origin)
+                if is_users:
                     path.unlink()
                 elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
                     path.rmdir()
+
+    def read_shared_files(self) -> dict[str, tuple[int, int]]:
+        """Return the state of each file of the user by its relative path, without the files of large folders."""
+        files = (Path(entry) for entry, is_open in self._list_user_files() if not is_open)
+        states = {str(path.relative_to(self.source)): _read_state(path) for path in files if path.is_file()}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def _list_user_files(self) -> Iterator[tuple[os.DirEntry[str], bool]]:
+        """Yield what is in the user's folder and in its small folders, and whether it is such a folder."""
+        search = self.path.parents[1]
+        return _list_tree(self.source, {search, search.parent})
 
     def read_reports(self) -> list[Report]:
         """Return the reports that the program has made before, if it continues after them."""
@@ -122,16 +145,34 @@ class TrialFolder:
         return max(times)
 
 
-def _link_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
-    for entry in os.scandir(source):
-        path, link = Path(entry.path), target / entry.name
+def link_or_copy(entry: os.DirEntry[str], target: Path) -> None:
+    """Make `target` a copy of a small file of the user that a program may write to, or else a link to the entry."""
+    if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".py") and os.access(entry, os.R_OK):
+        stat = entry.stat()
+        if stat.st_size <= LARGEST_COPY and not stat.st_mode & EXECUTABLE:
+            shutil.copy2(entry, target)
+            return
+    target.symlink_to(entry)
+
+
+def _list_tree(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    for entry in os.scandir(folder):
+        path = Path(entry)
         if entry.name in LEFT_OUT or path in left_out:
             continue
-        if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__" and _is_small(path):
-            link.mkdir(exist_ok=True)
-            _link_tree(path, link, left_out)
-        elif not os.path.lexists(link):
-            link.symlink_to(path)
+        is_open = entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__" and _is_small(path)
+        yield entry, is_open
+        if is_open:
+            yield from _list_tree(path, left_out)
+
+
+def _read_state(path: Path) -> tuple[int, int] | None:
+    """Return the size of a file and the time of its last change, or None without a file."""
+    try:
+        stat = path.stat()
+    except OSError:  # e.g. it was deleted meanwhile
+        return None
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _is_small(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from searchlight.trainables.command.collector import Report
 from searchlight.trainables.command.fork_server import ForkServer
 from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.shared_files import SharedFiles
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import parse_path, synced
@@ -73,9 +74,11 @@ class CommandRunner(FunctionRunner):
         values = flatten(config)
         environment = _build_environment()
         options = (self._count_progress, self._server, self._claim)
-        with Program(self._local, folder, values, environment, *options) as program:
+        shared = SharedFiles(folder)
+        with shared, Program(self._local, folder, values, environment, *options) as program:
             last: Report | None = None  # held back, since a program may measure again when it has trained
             for report in program.generate_reports(self._is_interrupted):
+                shared.look()  # the trial may end in its report
                 if report.replaces:
                     last = report if last is not None and last.step == report.step else last
                     continue

@@ -137,6 +137,14 @@ def test_program_that_trains_is_stopped_and_writes_nothing_beside_itself(tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == ["train.py"]
 
 
+def test_program_that_ignores_help_changes_no_file_of_the_user(tmp_path):
+    (tmp_path / "results.csv").write_text("header\n")
+    (tmp_path / "train.py").write_text("open('results.csv', 'a').write('more')")
+    with pytest.raises(UsageError, match="shows none"):
+        read_options([sys.executable, "train.py"], tmp_path, {})
+    assert (tmp_path / "results.csv").read_text() == "header\n"
+
+
 def test_program_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(UsageError, match="but no-such-program cannot be started: No such file"):
         read_options(["no-such-program"], tmp_path, {})

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from searchlight.trainables.command.settings import CommandSettings, Flag
-from searchlight.trainables.command.trial_folder import TrialFolder
+from searchlight.trainables.command.trial_folder import LARGEST_COPY, TrialFolder
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import list_files, parse_path
 from searchlight.trainables.worker.command_runner import CommandRunner
@@ -86,6 +86,10 @@ def losses(reports):
 def end(reports):
     assert isinstance(reports[-1], SegmentEnd)
     return reports[-1].outcome, reports[-1].reason
+
+
+def find_notes(reports):
+    return [note for report in reports for note in report.notes]
 
 
 def is_running(pid):
@@ -323,6 +327,44 @@ def test_program_runs_in_the_folder_of_the_user_if_asked(project):
     reports = [*project.worker(link=False).run(project.segment())]
     assert losses(reports) == [1.0]
     assert os.listdir(project.folder) == ["train.py"]
+
+
+def test_files_that_the_program_changes_are_its_own(project):
+    project.write("header\n", "results.csv")
+    project.write("lr: 0.1\n", "config.yaml")
+    project.write("""
+        import os
+        with open("results.csv", "a") as file:
+            file.write(f"trial {os.environ['SEARCHLIGHT_TRIAL']}\\n")
+        print("loss", len(open("results.csv").readlines()))
+    """)
+    for trial in (0, 1):
+        reports = [*project.worker().run(project.segment(trial=trial))]
+        assert losses(reports) == [2], "no lines of other trials"
+        assert find_notes(reports) == []
+        assert {path.name for path in (project.trials / str(trial)).iterdir()} == {"output.txt", "results.csv"}
+        assert (project.trials / str(trial) / "results.csv").read_text() == f"header\ntrial {trial}\n"
+    assert (project.folder / "results.csv").read_text() == "header\n"
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_first_trial_warns_of_files_that_all_trials_share(project, link):
+    project.write("0" * LARGEST_COPY + "\n", "large.csv")
+    project.write("""
+        from pathlib import Path
+        folder = Path(__file__).resolve().parent
+        (folder / "out").mkdir(exist_ok=True)
+        for number in range(6):
+            (folder / "out" / f"{number}.txt").write_text("new")
+        with open("large.csv", "a") as file:
+            file.write("more\\n")
+        print("loss 1")
+        print("loss 2")
+    """)
+    told = f"large.csv, out/0.txt, out/1.txt, out/2.txt, out/3.txt and 2 others changed in {project.folder}"
+    how = "while the program ran. If it writes there, all trials share that: give it a path in {trial_dir}"
+    assert find_notes([*project.worker(link=link).run(project.segment())]) == [f"{told} {how}"]
+    assert find_notes([*project.worker(link=link).run(project.segment(trial=1))]) == []
 
 
 def test_output_and_checkpoints_of_a_trial_are_kept_in_a_bucket(project, s3):
