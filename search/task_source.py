@@ -181,18 +181,26 @@ def locate_module(text: str) -> str:
     module, colon, name = text.rpartition(":")
     if not colon or not _is_dotted(module) or text in find_tasks():
         return text
+    file = find_module_file(module, Path.cwd())
+    if file is None:
+        raise UsageError(f"task must be in a module that can be imported from {Path.cwd()}, but there is no {module}.")
+    is_installed = "-packages" in file or is_library(module.partition(".")[0])
+    return text if is_installed or not file.endswith(".py") else f"{file}:{name}"
+
+
+def find_module_file(module: str, folder: Path) -> str | None:
+    """Return the file of `module`, or None if there is no such module. Nothing is imported.
+
+    The module is looked up in `folder`, then where Python finds modules. Without a file, its place is a word of Python.
+    """
     parts, spec = module.split("."), None
-    folders: Sequence[str] | None = [str(Path.cwd())]
+    folders: Sequence[str] | None = [str(folder)]
     with suppress(ImportError, ValueError):  # a module that was created without a spec
         spec = PathFinder.find_spec(parts[0], folders) or importlib.util.find_spec(parts[0])
-    for count in range(2, len(parts) + 1):
+    for part in parts[1:]:  # by its own name: a dotted one of a folder without __init__.py needs its parent imported
         folders = spec.submodule_search_locations if spec else None
-        spec = PathFinder.find_spec(".".join(parts[:count]), folders) if folders else None
-    if spec is None:
-        raise UsageError(f"task must be in a module that can be imported from {Path.cwd()}, but there is no {module}.")
-    file = str(spec.origin)
-    is_installed = "-packages" in file or is_library(parts[0])
-    return text if is_installed or not file.endswith(".py") else f"{file}:{name}"
+        spec = PathFinder.find_spec(part, folders) if folders else None
+    return None if spec is None else str(spec.origin)
 
 
 def _is_dotted(text: str) -> bool:

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from searchlight.search.task_source import find_module_file
+from searchlight.trainables.registry import find_tasks
+
 # Libraries that parse the command line. A file that imports Ray has functions of a config, which report by Ray Train.
 PARSERS = {
     "absl",
@@ -25,18 +28,27 @@ CALL = (
 )
 
 
+# The arguments are the module, the function, and those of the program.
+CALL_MODULE = (
+    "import importlib, sys; del sys.argv[0]; name = sys.argv.pop(1); "
+    "getattr(importlib.import_module(sys.argv[0]), name)()"
+)
+
+
 def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
-    """Return the command that calls the function of a task like "train.py:main", or None if it takes a config.
+    """Return the command that calls the function of a task, or None if it takes a config or does not exist.
 
     The file is read and not executed. If it calls the function, as `if __name__ == "__main__":` does, it is run as a
-    script. Otherwise, Python loads it and calls the function.
+    script or module. Otherwise, Python loads it and calls the function.
 
     Args:
-        folder: The folder in which relative paths begin.
+        task: A text like "train.py:main" or "package.module:main".
+        folder: The folder in which relative paths begin, and modules are looked up.
     """
     path, _, name = task.rpartition(":")
-    file = folder / path
-    if not path.endswith(".py") or not file.is_file():
+    module = None if path.endswith(".py") or task in find_tasks() else find_module_file(path, folder)
+    file = folder / (module or path)
+    if not file.is_file() or file.suffix != ".py":
         return None
     try:
         body = ast.parse(file.read_bytes()).body
@@ -47,6 +59,10 @@ def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
     is_called = any(_is_name(node, name) for statement in others for node in ast.walk(statement))
     if not functions or not _is_program(functions[-1], body, is_called):
         return None
+    if module and is_called:
+        return (sys.executable, "-m", f"{path}.__init__" if file.name == "__init__.py" else path)
+    if module:
+        return (sys.executable, "-c", CALL_MODULE, path, name)
     return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from searchlight.search.command.script import find_script_command
 from searchlight.search.config import load_config
+from searchlight.search.errors import UsageError
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
 CLICK, OPTION = "import click\n", "@click.option('--lr', type=float)\n"
@@ -42,13 +43,37 @@ def test_program_gets_its_arguments(kind, tmp_path):
     assert json.loads(done.stdout) == 0.5
 
 
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("train.py", kind) for kind in (*SCRIPTS, *LIBRARIES)]
+    + [("__init__.py", kind) for kind in (*SCRIPTS, *LIBRARIES) if kind != "argparse without a guard"],  # nor as -m
+)
+def test_program_in_a_module_gets_its_arguments(kind, file, tmp_path):
+    package = tmp_path / "package" / "inner"
+    package.mkdir(parents=True)
+    (package / "other.py").write_text("raise SystemExit('imported')")
+    (package / "common.py").write_text("import click")
+    text = {**SCRIPTS, **LIBRARIES}[kind]
+    (package / file).write_text(f"from . import common\n{text}")
+    module = "package.inner.train" if file == "train.py" else "package.inner"
+    command = find_script_command(f"{module}:main", tmp_path)
+    assert (command[1] == "-m") == (kind in SCRIPTS)
+    done = subprocess.run([*command, "--lr", "0.5"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == 0.5
+
+
+def test_function_of_a_config_in_a_module_is_no_program(tmp_path):
+    (tmp_path / "train_it.py").write_text(FUNCTIONS["config"])
+    assert find_script_command("train_it:main", tmp_path) is None
+
+
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_function_of_a_config_is_no_program(kind, tmp_path):
     (tmp_path / "train.py").write_text(FUNCTIONS[kind])
     assert find_script_command("train.py:main", tmp_path) is None
 
 
-@pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main"])
+@pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main", "json:main", "sys:main"])
 def test_other_tasks_are_no_programs(task, tmp_path):
     assert find_script_command(task, tmp_path) is None
 
@@ -56,6 +81,9 @@ def test_other_tasks_are_no_programs(task, tmp_path):
 def test_search_of_a_main_function_runs_its_script(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPTS["argparse"])
     monkeypatch.chdir(tmp_path)
+    assert load_config({"task": "train:main", "objective": "loss"}).command == (sys.executable, "-m", "train")
+    with pytest.raises(UsageError, match=r"task must be in a module that can be imported .*, but there is no trian\."):
+        load_config({"task": "trian:main", "objective": "loss"})
     config = load_config({"task": "train.py:main", "search": {"lr": "0.1..0.2"}, "objective": "loss", "metric": "a=b"})
     assert (config.command, config.task, config.folder) == ((sys.executable, "train.py"), "train.py", str(tmp_path))
     assert config.scheduler == "median"  # as of any command without a length
