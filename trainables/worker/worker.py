@@ -246,9 +246,9 @@ class TrialRunner:
             last = SegmentEnd("interrupted", str(error))
         # Any error of a task, also sys.exit(), ends its trial but not the gang.
         except (Exception, SystemExit) as error:
-            if self.context.world_size > 1 and _is_lost_peer(error):
+            if self.context.world_size > 1 and is_lost_peer(error):
                 raise  # another rank ended: Train restarts the group, and the trial resumes from its checkpoint
-            last = SegmentEnd("failed", _format_reason(error), traceback.format_exc())
+            last = SegmentEnd("failed", format_reason(error), traceback.format_exc())
         finally:  # after the error was handled: its traceback keeps the trial's objects alive
             if self.held is None:
                 self._release()
@@ -464,13 +464,14 @@ class _LogCapture(logging.Handler):
         return lines
 
 
-def _is_lost_peer(error: BaseException) -> bool:
+def is_lost_peer(error: BaseException) -> bool:
     """Return whether a collective raised `error` because another rank is gone. Gloo has no type for it."""
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
 
 
-def _format_reason(error: BaseException) -> str:
+def format_reason(error: BaseException) -> str:
+    """Return why a trial failed, as one line."""
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
     # On the CPU, torch raises a plain RuntimeError.
