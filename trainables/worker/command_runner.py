@@ -18,10 +18,11 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import parse_path, synced
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.registry import PACKAGE
+from searchlight.trainables.worker.endings import build_interruption
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
 from searchlight.trainables.worker.train_function import FunctionRunner
-from searchlight.trainables.worker.worker import build_interruption, work
+from searchlight.trainables.worker.worker import work
 
 logger = logging.getLogger(__name__)
 

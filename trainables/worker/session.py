@@ -30,6 +30,7 @@ from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_locat
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.private_api import set_train_fn_utils
 from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
+from searchlight.trainables.worker.endings import build_interruption, build_unwritable
 from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
@@ -38,7 +39,7 @@ from searchlight.trainables.worker.messages import (
     SegmentEnd,
     WorkerReport,
 )
-from searchlight.trainables.worker.worker import TrialRunner, build_interruption, build_unwritable
+from searchlight.trainables.worker.trial_runner import TrialRunner
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from searchlight.trainables.worker.messages import (
     WorkerSettings,
 )
 from searchlight.trainables.worker.session import Session
-from searchlight.trainables.worker.worker import TrialRunner, work
+from searchlight.trainables.worker.trial_runner import TrialRunner
+from searchlight.trainables.worker.worker import work
 
 # The variables of torchrun, which Ray Train sets, too. Scripts read them as a sign of several processes.
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")

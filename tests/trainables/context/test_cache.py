@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchlight.trainables.context.cache import Cache
-from searchlight.trainables.worker.worker import TrialRunner
+from searchlight.trainables.worker.trial_runner import TrialRunner
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.worker.local_worker import metrics, workers
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
-from searchlight.trainables.worker.worker import TrialRunner
+from searchlight.trainables.worker.trial_runner import TrialRunner
 
 
 def worker_of(task: str, **limits: Any) -> TrialRunner:

@@ -7,7 +7,7 @@ from typing import Any
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, WorkerSettings
-from searchlight.trainables.worker.worker import AUTOSAVE_S, TrialRunner
+from searchlight.trainables.worker.trial_runner import AUTOSAVE_S, TrialRunner
 from tests.trainables.toy_models import Regression, timeless
 from tests.trainables.training.trials import make_trial, run_epochs
 

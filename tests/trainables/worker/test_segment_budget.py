@@ -19,7 +19,7 @@ from searchlight.trainables.worker.messages import (
     SegmentEnd,
     WorkerSettings,
 )
-from searchlight.trainables.worker.worker import TrialRunner
+from searchlight.trainables.worker.trial_runner import TrialRunner
 from tests.trainables.toy_models import Regression
 from tests.trainables.training.trials import FakeClock, make_trial
 from tests.trainables.two_ranks import RANKS, Pair

@@ -14,8 +14,8 @@ from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import file
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import describe_error
+from searchlight.trainables.worker.endings import build_interruption, check_secondary_objectives
 from searchlight.trainables.worker.messages import Divergence, Migration, SegmentEnd
-from searchlight.trainables.worker.worker import build_interruption, check_secondary_objectives
 from tests.trainables.toy_models import Compiled, Regression, identical
 from tests.trainables.worker.local_worker import TASK, AfterWindows, metrics, straight, workers
 

@@ -1,0 +1,60 @@
+"""Says how a segment ends early: by a stop, a migration, an error or a value that is not finite."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from searchlight.trainables.checkpoint.file import UnwritableError
+from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Diverged
+from searchlight.trainables.registry import describe_missing_file
+from searchlight.trainables.update.reduction import PeerFailed
+from searchlight.trainables.worker.messages import Migration, SegmentEnd
+
+
+def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
+    """Check that a report has all objectives except the first, as finite numbers.
+
+    Raises:
+        ValueError: One is missing.
+        Diverged: One is not finite.
+    """
+    for name in others:
+        if name not in metrics:
+            raise ValueError(f"a report must have the objective {name!r}, but got {', '.join(sorted(metrics))}.")
+        if not math.isfinite(metrics[name]):
+            raise Diverged(f"{name} is {metrics[name]} {when}", dict(metrics), agreed=True, kind="objective")
+
+
+def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migration:
+    """Return the last report of a segment that stops early on all ranks.
+
+    Args:
+        ranks: For each rank, whether it stops, and why other workers must continue, or "" if the search stops.
+    """
+    leaving = [why for _, why in ranks if why]
+    if not leaving or any(stop and not why for stop, why in ranks):
+        return SegmentEnd("interrupted", "the search was stopped")
+    return Migration(leaving[0])
+
+
+def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
+    """Return the last report of a segment whose checkpoint cannot be written, which is no fault of its trial."""
+    reason = f"a checkpoint cannot be written: {error}"
+    return SegmentEnd("interrupted", reason, alone=context.world_size > 1, unwritable=True)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Return whether a collective raised `error` because another rank is gone. Gloo has no type for it."""
+    gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
+
+
+def format_reason(error: BaseException) -> str:
+    """Return why a trial failed, as one line."""
+    lines = str(error).splitlines()
+    message = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    # On the CPU, torch raises a plain RuntimeError.
+    memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message
+    return f"out of memory: {message}" if memory else message + describe_missing_file(error)
