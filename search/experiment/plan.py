@@ -30,7 +30,7 @@ from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.space import function_config
 from searchlight.search.space.fidelity import UNLIMITED
-from searchlight.search.space.initial_points import initial_points
+from searchlight.search.space.initial_points import describe_points, initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
@@ -141,9 +141,10 @@ def plan(config: SearchConfig) -> SearchPlan:
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
+        wanted = describe_points(search_plan.space, first)
         raise UsageError(
-            f"--population must be at least {len(first)} for the task's defaults and {len(first) - 1} points to try, "
-            f"but is {fresh}: the trials beyond it are copies. Raise it or leave out a --try."
+            f"--population must be at least {len(first)} for {wanted}, but is {fresh}: "
+            "the trials beyond it are copies. Raise it or leave out a --try."
         )
     tracking_uri, _ = resolve_tracking_uri(config, os.environ)
     if config.warm_start and len(search_plan.objectives) > 1:

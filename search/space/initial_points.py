@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
+from searchlight.search.formatting import pluralize
 from searchlight.search.space.search_space import Space
 
 
@@ -18,7 +19,8 @@ def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int
     Raises:
         UsageError: Points are invalid. The message has a line for each problem.
     """
-    points, problems = [space.get_defaults()], list[str]()
+    defaults, problems = space.get_defaults(), list[str]()
+    points = [defaults] if defaults else []
     for named in given:
         try:
             point = _parse_named_point(space, named)
@@ -26,13 +28,23 @@ def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int
         except UsageError as error:
             problems.extend(f"--try {problem}" for problem in error.problems)
     if not problems and given and len(points) > trials:
+        wanted = describe_points(space, points)
         problems.append(
-            f"--trials must be at least {len(points)} for the task's defaults and {len(points) - 1} points to try, "
-            f"but got {trials}. Raise it or leave out a --try."
+            f"--trials must be at least {len(points)} for {wanted}, but got {trials}. Raise it or leave out a --try."
         )
     if problems:
         raise UsageError(*problems)
     return points
+
+
+def describe_points(space: Space, points: Sequence[Mapping[str, Any]]) -> str:
+    """Return e.g. "the task's defaults and 2 points to try", or "2 points to try" of a task without defaults."""
+    has_defaults = bool(space.get_defaults())
+    return (
+        ("the task's defaults and " if has_defaults else "")
+        + pluralize(len(points) - has_defaults, "point")
+        + " to try"
+    )
 
 
 def _parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,3 +158,11 @@ def test_name_of_no_task_is_refused_with_the_candidates(file, name):
         f"{file}:{name} must be a class that derives from Task, or a function of a config, but is neither. "
         "Choose from more, plain, train."
     ]
+
+
+def test_points_to_try_are_all_the_trials_of_a_function_without_defaults(planned):
+    points = [{"lr": "1e-3"}, {"lr": "1e-4"}]
+    assert [point["lr"] for point in planned(**{"try": points}, trials="2").first] == [1e-3, 1e-4]
+    assert problems_of(planned, **{"try": points}, trials="1") == [
+        "--trials must be at least 2 for 2 points to try, but got 1. Raise it or leave out a --try."
+    ]
