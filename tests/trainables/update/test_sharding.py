@@ -1,25 +1,21 @@
 """Test that updates on several ranks, of sharded modules too, are those of one process that holds all data."""
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
-from searchlight.trainables.context import Context
-from searchlight.trainables.isolation.resource_leaks import ResourceLeaks
 from searchlight.trainables.precision import LossScale
-from searchlight.trainables.update import Ema, Updater
-from searchlight.trainables.update.sharding import ShardedEma, ShardedUpdater
+from searchlight.trainables.update import Updater
+from searchlight.trainables.update.sharding import ShardedUpdater
 from tests.trainables.toy_models import (
     PRECISIONS,
     TOLERANCE,
@@ -33,56 +29,9 @@ from tests.trainables.toy_models import (
     tokens,
 )
 from tests.trainables.two_ranks import RANKS
+from tests.trainables.update.shards import context_of, mesh, record_gradients, shard, whole
 
 Sizes = Sequence[Sequence[int]]  # of the micro-batches of one window, by rank
-
-
-def mesh(rank: int) -> Any:
-    return context_of(rank).mesh
-
-
-def context_of(rank: int) -> Context:
-    """Return the context of one rank of nodes that have two each."""
-    return Context(rank=rank, world_size=dist.get_world_size(), local_world_size=2)
-
-
-def whole(tensors: Any) -> list[Tensor]:
-    return [t.detach().full_tensor() if isinstance(t, DTensor) else t.detach().clone() for t in tensors]
-
-
-def shard(model: nn.Sequential, rank: int, layout: str) -> nn.Sequential:
-    """Shard a classifier: all of it, its first layer as a root of its own, or each layer within a root; or not."""
-    over = context_of(rank).hybrid_mesh if layout == "hybrid" else mesh(rank)
-    if layout in ("layers", "mixed", "hybrid"):
-        fully_shard(model[0], mesh=over)
-    return model if layout in ("none", "mixed") else fully_shard(model, mesh=over)
-
-
-def updater_of(model: nn.Module, lr: float = 0.1) -> ShardedUpdater:
-    return ShardedUpdater({"sgd": torch.optim.SGD(model.parameters(), lr=lr)}, modules={"net": model})
-
-
-def error_of(rank: int, action: Any, *arguments: Any) -> str:
-    try:
-        action(rank, *arguments)
-    except ValueError as error:
-        return str(error)
-    return "no error"
-
-
-def assert_refused(ranks: Any, message: str, action: Any, *arguments: Any) -> None:
-    for answer in ranks.run(error_of, action, *arguments):
-        assert answer.startswith(message)
-
-
-def record_gradients(optimizer: torch.optim.Optimizer) -> list[list[Tensor]]:
-    seen: list[list[Tensor]] = []
-
-    def record(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        seen.append(whole(p.grad for p in optimizer.param_groups[0]["params"] if p.grad is not None))
-
-    optimizer.register_step_pre_hook(record)
-    return seen
 
 
 def train_windows(
@@ -187,89 +136,6 @@ def test_muon_steps_shards_as_whole_matrices(four):
         assert all(identical(change, changes[0]) for change in changes)
 
 
-class Pieces(nn.Module):
-    """Two sharded branches and a replicated one, each with an optimizer of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right, self.head = nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(3, 1)
-
-
-def train_pieces(rank: int, sharded: bool, value: float) -> dict[str, Any]:
-    """Three windows under clipping and averages, the second with a bad value in the data of rank 1."""
-    torch.manual_seed(0)
-    model = Pieces()
-    modules = {"model": model}
-    if sharded:
-        fully_shard(model.left, mesh=mesh(rank))
-        fully_shard(model.right, mesh=mesh(rank))
-    named = dict(model.named_parameters())
-    optimizers = {
-        "left": torch.optim.AdamW(model.left.parameters(), lr=0.1),
-        "rest": torch.optim.AdamW([*model.right.parameters(), *model.head.parameters()], lr=0.05, weight_decay=0.1),
-    }
-    ema = ShardedEma(named, 0.9, modules) if sharded else Ema(named, 0.9)
-    kind: Any = ShardedUpdater if sharded else Updater
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizers["left"], 0.5)
-    updater = kind(
-        optimizers, ema=ema, max_grad_norm={"left": 0.01, "rest": 0.2}, modules=modules, schedulers=[schedule]
-    )
-
-    def loss(x: Tensor) -> tuple[Tensor, int]:
-        return model.head((model.left(x) * model.right(x).tanh()).relu()).square().mean(), len(x)
-
-    generator = torch.Generator().manual_seed(rank)
-    reports, weights = [], []
-    for index in range(3):
-        window = [torch.randn(3, 2, generator=generator) for _ in range(2 + rank)]
-        if rank == 1 and index == 1:
-            window[0][0, 0] = value
-        reports.append(updater.update(window, loss))
-        weights.append(whole(named.values()))
-    with ema.applied(), torch.no_grad():
-        averaged = [model.head(model.left(window[0])), *whole(named.values())]
-    live = whole(named.values())
-    with updater.unsharded(), torch.no_grad():
-        alone = loss(torch.ones(1, 2))[0].item() if rank == 1 else None  # the other rank does not take part
-    return {
-        "reports": reports,
-        "weights": weights,
-        "averaged": averaged,
-        "live": live,
-        "norms": updater.gradient_norms(),
-        "alone": alone,
-        "left": [p.grad is None for p in model.parameters()],
-    }
-
-
-def test_mixed_modules_and_optimizers_train_like_replicas(pair):  # B23, B26, D45, E51, F59, F62
-    expected = pair.run(train_pieces, False, 0.5)
-    results = pair.run(train_pieces, True, 0.5)
-    for got, of_replicas in zip(results, expected, strict=True):
-        for mine, theirs in zip(got["reports"], of_replicas["reports"], strict=True):
-            assert mine.outcome == theirs.outcome == "applied"
-            assert (mine.loss, mine.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-5)
-        for mine, theirs in zip(got["weights"], of_replicas["weights"], strict=True):
-            assert distance(mine, theirs) <= 1e-5 * norm(theirs)
-        assert distance(got["averaged"], of_replicas["averaged"]) <= 1e-5 * norm(of_replicas["averaged"])
-        assert identical(got["live"], got["weights"][-1])
-        assert got["norms"] == pytest.approx(of_replicas["norms"], rel=1e-4)
-        assert all(got["left"])
-    assert identical(results[0]["weights"], results[1]["weights"])
-    assert math.isfinite(results[1]["alone"])
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_bad_value_on_one_rank_skips_shards_of_both(pair, value):  # B25, B26, C56, C57
-    results = pair.run(train_pieces, True, value)
-    for result in results:
-        assert [report.outcome for report in result["reports"]] == ["applied", "skipped", "applied"]
-        assert result["reports"][1].reason == "non-finite gradient"
-        assert identical(result["weights"][0], result["weights"][1])
-        assert not identical(result["weights"][1], result["weights"][2])
-    assert identical(results[0]["weights"], results[1]["weights"])
-
-
 class Thin(nn.Module):
     """Its last layer has fewer rows than there are ranks. Its block may recompute what it does not keep."""
 
@@ -323,197 +189,3 @@ def test_ways_to_shard_give_the_gradient_of_the_full_batch(pair, variant):
         assert distance(result["gradients"], expected) <= bound * norm(expected)
         assert result["report"].grad_norm == pytest.approx(norm(expected), rel=bound)
         assert result["kinds"] == {"torch.float32"}
-
-
-def train_adversaries(rank: int) -> list[bool]:
-    """Whether each of two updates moved each of two modules, and whether gradients are left."""
-    torch.manual_seed(0)
-    modules = {"generator": nn.Linear(2, 2), "discriminator": nn.Linear(2, 1)}
-    for module in modules.values():
-        fully_shard(module, mesh=mesh(rank))
-    generator, discriminator = modules.values()
-    updaters = [
-        ShardedUpdater({"sgd": torch.optim.SGD(module.parameters(), lr=0.1)}, modules=modules)
-        for module in modules.values()
-    ]
-    moved = []
-    for updater in updaters:
-        before = {name: whole(module.parameters()) for name, module in modules.items()}
-        updater.update([torch.ones(3, 2)], lambda x: (discriminator(generator(x)).square().mean(), len(x)))
-        moved += [not identical(before[name], whole(module.parameters())) for name, module in modules.items()]
-    return [*moved, any(p.grad is not None for module in modules.values() for p in module.parameters())]
-
-
-def test_update_moves_no_sharded_module_of_another(pair):
-    assert pair.run(train_adversaries) == [[True, False, False, True, False]] * 2
-
-
-def fail_and_continue(rank: int, fails: bool) -> list[Tensor]:
-    """A window after one that raises on both ranks in its second micro-batch."""
-    torch.manual_seed(0)
-    model = shard(classifier(), rank, "layers")
-    updater = updater_of(model, lr=0.5)
-
-    def loss(batch: Tokens) -> tuple[Tensor, float | Tensor]:
-        if len(batch[1]) == 1:
-            raise KeyError("no such token")
-        return token_loss(model)(batch)
-
-    if fails:
-        with pytest.raises(KeyError):
-            updater.update(tokens([4, 1, 4], rank), loss)
-    updater.update(tokens([5, 3], rank), loss)
-    return whole(model.parameters())
-
-
-def test_window_that_raises_leaves_nothing_in_shards(pair):
-    assert identical(pair.run(fail_and_continue, True), pair.run(fail_and_continue, False))
-
-
-class Optional(nn.Module):
-    """Negative inputs use a layer, and a replicated gain, that other inputs do not use."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.always, self.seldom, self.gain = nn.Linear(2, 2), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
-        if rank >= 0:
-            fully_shard(self, mesh=mesh(rank), ignored_params={self.gain})
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.gain * self.seldom(self.always(x)) if x.sum() < 0 else self.always(x)
-
-
-def skip_unused(rank: int, sharded: bool, used: bool, as_tensor: bool) -> list[bool]:
-    """Whether a window moved each parameter; its negative inputs have no weight, unless `used` on rank 1."""
-    torch.manual_seed(0)
-    model = Optional(rank if sharded else -1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-    updater = (ShardedUpdater if sharded else Updater)({"adam": optimizer}, modules={"model": model})
-
-    def loss(x: Tensor) -> tuple[Tensor, Any]:
-        weight = float(x.sum() > 0 or (used and rank == 1))
-        return model(x).square().mean(), torch.tensor(weight) if as_tensor else weight
-
-    before = dict(zip(dict(model.named_parameters()), whole(model.parameters()), strict=True))
-    updater.update([torch.ones(1, 2), -torch.ones(1, 2), torch.ones(2, 2)], loss)
-    after = whole(model.parameters())
-    return [not torch.equal(*values) for values in zip(before.values(), after, strict=True)]
-
-
-@pytest.mark.parametrize(("used", "as_tensor"), [(False, False), (False, True), (True, False), (True, True)])
-def test_parameters_that_only_zero_weights_use_stay(pair, used, as_tensor):
-    for sharded in (False, True):
-        for moved in pair.run(skip_unused, sharded, used, as_tensor):
-            assert moved == [used, True, True, used, used]
-
-
-def lose_in_half_precision(rank: int) -> None:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    model = fully_shard(nn.Linear(2, 1), mesh=mesh(rank), mp_policy=policy)
-    updater_of(model).update([torch.ones(1, 2)], lambda x: (model(x).mean(), 1003))
-
-
-def test_loss_of_shards_in_half_precision_is_refused(pair):
-    message = "loss of sharded modules must be fp32, since its dtype would round the weight"
-    assert_refused(pair, message, lose_in_half_precision)
-
-
-def build_wrongly(rank: int, fault: str) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    options: dict[str, Any] = {"mesh": mesh(rank)}
-    if fault == "tensor parallel":
-        model[0].weight = nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh(rank), [Shard(1)]))
-    if fault == "half reduction":
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    if fault == "offload":
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
-    if fault == "muon":
-        model[1] = nn.Linear(4, 1, bias=False)
-    fully_shard(model[1], **options)
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=fault == "foreach" or None)
-    if fault == "muon":
-        optimizer = torch.optim.Muon(model[1].parameters())
-    arguments: dict[str, Any] = {"transform": lambda: None} if fault == "transform" else {}
-    arguments |= {"bf16_parameters": True} if fault == "bf16" else {}
-    kind: Any = Updater if fault == "updater" else ShardedUpdater
-    kind({"sgd": optimizer}, modules={"net": model}, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("tensor parallel", "net.0.weight must be sharded by fully_shard alone"),
-        ("half reduction", "gradients of sharded modules must be reduced in fp32, but got bfloat16."),
-        ("offload", "sharded modules must stay on their device"),
-        ("foreach", "optimizer 'sgd' must step sharded and replicated parameters one by one"),
-        ("transform", "transforms must change whole gradients"),
-        ("bf16", "parameters of sharded modules must be fp32, but got bf16_parameters."),
-        ("muon", "net.1.weight must have as many rows as shards, 2, for the Muon optimizer 'sgd', but got 1."),
-        ("updater", "parameters that are sharded must have a ShardedUpdater"),
-    ],
-)
-def test_what_cannot_be_sharded_is_refused(pair, fault, message):
-    assert_refused(pair, message, build_wrongly, fault)
-
-
-def leave_out_a_root(rank: int, reduce_each: bool) -> int:
-    first, second = (fully_shard(nn.Linear(2, 1), mesh=mesh(rank)) for _ in range(2))
-    parameters = [*first.parameters(), *second.parameters()]
-    updater = ShardedUpdater(
-        {"sgd": torch.optim.SGD(parameters, lr=0.1)}, modules={"a": first, "b": second}, reduce_each=reduce_each
-    )
-    updater.update([torch.ones(1, 2), torch.ones(2, 2)], lambda x: ((first if len(x) == 1 else second)(x).sum(), 1))
-    return len(updater.gradient_norms())
-
-
-def test_root_left_out_of_the_last_pass_is_refused(pair):
-    assert_refused(pair, "each micro-batch of a window must use the same sharded modules", leave_out_a_root, False)
-    assert pair.run(leave_out_a_root, True) == [4, 4], "no gradient is lost"
-
-
-def build_hybrid_mesh(rank: int) -> None:
-    Context(rank=rank, world_size=4, local_world_size=3 if rank < 3 else 1).hybrid_mesh  # noqa: B018
-
-
-def test_hybrid_mesh_of_uneven_nodes_is_refused(four):
-    assert_refused(
-        four, "hybrid sharding must have as many workers on each node, but got 3, 3, 3, 1 on", build_hybrid_mesh
-    )
-
-
-def create_meshes(rank: int) -> str:
-    context = context_of(rank)
-    context.hybrid_mesh  # noqa: B018
-    context.close()
-    leaks = ResourceLeaks()
-    trial = context_of(rank)
-    assert trial.hybrid_mesh.size() == 4
-    trial.close()
-    return leaks.find()
-
-
-def test_closed_context_leaves_no_group_of_its_hybrid_mesh(four):
-    assert four.run(create_meshes) == [""] * 4
-
-
-def measure_norms(rank: int, keeps: bool) -> list[float]:
-    """Return the gradient norms of two windows, the first of which has a micro-batch without weight."""
-    torch.manual_seed(0)
-    model, kept, norms = shard(classifier(), rank, "layers"), [], []
-    updater = updater_of(model)
-
-    def loss(batch: Tokens) -> tuple[Tensor, Tensor]:
-        mean, weight = token_loss(model)(batch)
-        if keeps:
-            kept.append(mean)  # and the graph with it, in which torch uses the same nodes again
-        return mean, torch.as_tensor(float(weight))
-
-    for sizes in ([4, 0], [4]):
-        report = updater.update(tokens(sizes, rank), loss)
-        norms.append(float(report.grad_norm))
-    return norms
-
-
-def test_task_that_keeps_its_loss_keeps_its_gradients(pair):
-    assert pair.run(measure_norms, True) == pair.run(measure_norms, False)
-    assert min(pair.run(measure_norms, True)[0]) > 0
