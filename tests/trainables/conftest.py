@@ -42,6 +42,12 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 @pytest.fixture
+def alone() -> Iterator[None]:
+    yield
+    assert not torch.distributed.is_initialized(), "a trial must end the process group that it made"
+
+
+@pytest.fixture
 def stretch(tmp_path: Path) -> Callable[..., SegmentAssignment]:
     """Makes segments of trials that write into the test's folder."""
     return partial(stretch_in, tmp_path)

@@ -1,144 +1,29 @@
 """Train tasks whose modules are sharded over two ranks; save, resume and copy them on other numbers of ranks."""
 
-import errno
-import itertools
-import json
 import os
-import pickle
-import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
-from searchlight.trainables.context import Context, rng
-from searchlight.trainables.context.context import create_single_rank_group
-from searchlight.trainables.filesystem.paths import compute_digest, parse_path
+from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.training.predictor import Predictor
 from searchlight.trainables.training.trainer import TrialTrainer
-from tests.trainables.toy_models import (
-    FULL,
-    Augmented,
-    Regression,
-    RegressionConfig,
-    distance,
-    identical,
-    norm,
-    scramble,
-)
-from tests.trainables.training.trials import flip_bit, make_trial, run_epochs
+from tests.trainables.toy_models import Regression, distance, identical, norm, scramble
+from tests.trainables.training.sharded_tasks import SETTINGS, Split, Steady, make_split, state, stop_and_save
+from tests.trainables.training.trials import run_epochs
 from tests.trainables.two_ranks import RANKS
-
-SETTINGS = {**FULL, "size": 45}  # six micro-batches on each rank, three windows
-
-
-class SplitConfig(RegressionConfig):
-    shard: bool = True
-
-
-class Split(Augmented):
-    """Its first layer and the rest are sharded; its evaluation has a ragged number of batches, its noise is shared."""
-
-    @classmethod
-    def config_class(cls) -> type[SplitConfig]:
-        return SplitConfig
-
-    def build(self) -> None:
-        super().build()
-        model = self.modules["model"]
-        if self.config.shard:
-            fully_shard(model[0], mesh=self.context.mesh)
-            fully_shard(model, mesh=self.context.mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=self.config.lr)
-        self.optimizers = {"adam": optimizer}
-        self.schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7)]
-
-    def evaluate(self) -> dict[str, Any]:
-        parts = [self.part(batch) for batch in self.context.shard((self.inputs, self.targets), 5, shuffle=False)]
-        weight = sum(own for _, own in parts)
-        return {"val/loss": (sum(mean * own for mean, own in parts) / weight, weight), "val/drawn": self.drawn}
-
-    def part(self, batch: Any) -> tuple[float, int]:
-        return nn.functional.mse_loss(self.predict(batch[0]), batch[1]).item(), len(batch[1])
-
-    def pictures(self) -> dict[str, Any]:
-        self.predict(self.inputs)  # on rank 0 alone
-        return {"black": np.zeros((2, 2, 3), np.uint8)}
-
-
-class Steady(Split):
-    """Trains the same on one rank in batches of 8 as on two in batches of 4: nothing in it mixes samples."""
-
-    def build(self) -> None:
-        super().build()
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-        if self.config.shard:
-            fully_shard(model, mesh=self.context.mesh)
-        self.modules = {"model": model}
-        self.optimizers = {"adam": torch.optim.AdamW(model.parameters(), lr=self.config.lr)}
-        self.schedulers = []
-
-    def train_batches(self, epoch: int) -> Iterator[Any]:
-        yield from self.context.shard((self.inputs, self.targets), self.config.batch_size)
-
-    def loss(self, batch: Any) -> Any:
-        self.log("input", batch[0].mean(), len(batch[0]))
-        self.log("micro_batches", 1.0)
-        return Regression.loss(self, batch)
-
-
-def local(value: Any) -> Any:
-    """Nested states with what this rank has of sharded tensors."""
-    if isinstance(value, dict):
-        return {key: local(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [local(part) for part in value]
-    if isinstance(value, torch.Tensor):
-        return (value.to_local() if isinstance(value, DTensor) else value).clone()
-    return value
-
-
-def state(training: TrialTrainer) -> dict[str, Any]:
-    task = training.task
-    return local(
-        {
-            "modules": {name: module.state_dict() for name, module in task.modules.items()},
-            "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
-            "task": task.state_dict(),
-            "generators": rng.get_state(task.context.generator, task.context.device),
-            "place": [training.epoch, training.windows],
-        }
-    )
-
-
-def make_split(rank: int, settings: dict[str, Any], task: type[Split] = Split, ranks: int = RANKS) -> TrialTrainer:
-    return make_trial(task, rank, ranks, **settings)
 
 
 def run_straight(rank: int, settings: dict[str, Any], epochs: int) -> tuple[Any, Any]:
     training = make_split(rank, settings)
     return run_epochs(training, epochs), state(training)
-
-
-def stop_and_save(rank: int, settings: dict[str, Any], window: int | None, path: str) -> Any:
-    training = make_split(rank, settings)
-    training.run_epoch()
-    pictures = list(training.pictures)
-    if window is not None:
-        asked = itertools.count()
-        assert training.run_epoch(lambda: next(asked) == window) is None
-    training.save(Path(path))
-    return state(training), pictures
 
 
 def resume(rank: int, settings: dict[str, Any], path: str, epochs: int) -> tuple[Any, Any, Any]:
@@ -231,12 +116,6 @@ def test_evaluation_can_gather_weights_in_each_pass(pair):
     assert first[1] < first[0]
     for message in pair.run(evaluate_apart, Drawn):
         assert message.startswith("Drawn.pictures must have whole weights on rank 0")
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    yield
-    assert not torch.distributed.is_initialized(), "a trial must end the process group that it made"
 
 
 @pytest.mark.usefixtures("alone")
@@ -339,114 +218,3 @@ def test_sharded_trial_is_copied_with_own_hyperparameters(pair, tmp_path):
         assert (epoch, rate) == (2, pytest.approx(0.03))
     for message in pair.run(copy_trial, path, {"width": 6}):
         assert message.startswith("model.0.weight of a copy must have the shape")
-
-
-def refuse_to_load(path: Path, reason: str) -> None:
-    with pytest.raises(checkpoint.CheckpointError, match=reason):
-        checkpoint.load(path)
-
-
-class Dangerous:
-    def __reduce__(self) -> Any:
-        return print, ("unpickled",)
-
-
-@pytest.mark.usefixtures("alone")
-def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
-    path = tmp_path / "epoch.pt"
-    pair.run(stop_and_save, SETTINGS, None, str(path))
-    about = path / ".searchlight.json"
-    content = about.read_text()
-    about.unlink()
-    refuse_to_load(path, "must be readable")
-    about.write_text(content)
-    for name in sorted(json.loads(content)["files"]):
-        good = (path / name).read_bytes()
-        flip_bit(path / name)
-        refuse_to_load(path, f"{name} is corrupt")
-        (path / name).write_bytes(good)
-    for name, crafted, reason in (
-        (".metadata", pickle.dumps(Dangerous()), "tensors' places only, but got builtins"),
-        (".metadata", b"\x80\x04", "must have metadata that can be read"),
-        ("state.pt", pickle.dumps(Dangerous()), "must be a dict of tensors and plain Python values"),
-    ):
-        good = (path / name).read_bytes()
-        (path / name).write_bytes(crafted)
-        about.write_text(json.dumps({"files": {**json.loads(content)["files"], name: compute_digest(path / name)}}))
-        refuse_to_load(path, reason)
-        (path / name).write_bytes(good)
-    assert "unpickled" not in capsys.readouterr().out
-
-
-def save_apart(rank: int, folder: Path) -> str:
-    return try_to_save(make_split(rank, SETTINGS), str(folder / f"node-{rank}" / "epoch.pt"))
-
-
-def test_checkpoint_in_folders_of_two_nodes_is_refused(pair, tmp_path):
-    for message in pair.run(save_apart, tmp_path):
-        assert "all workers of a trial must write to one folder" in message
-        assert f"{tmp_path}/node-0/epoch.pt.tmp does not have __1_0.distcp of another worker" in message
-    assert not (tmp_path / "node-0" / "epoch.pt").exists()
-
-
-def save_badly(rank: int, path: str, number: int) -> str:
-    training = make_split(rank, SETTINGS)
-
-    def refuse(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-
-    with pytest.MonkeyPatch.context() as patch:
-        if number and rank == 1:
-            patch.setattr(FileSystemWriter, "write_data", refuse)
-        return try_to_save(training, path)
-
-
-def try_to_save(training: Any, path: str) -> str:
-    try:
-        training.save(Path(path))
-    except (OSError, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "saved"
-
-
-def test_folder_that_cannot_be_written_is_an_error_of_all_ranks(pair, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    path = tmp_path / "file" / "epoch.pt"
-    for message in pair.run(save_badly, str(path), 0):
-        assert re.fullmatch(rf"UnwritableError: \[Errno \d+\] .*: '{path}'", message)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.ESTALE])
-def test_disk_that_refuses_one_rank_is_an_error_of_all(pair, tmp_path, number):
-    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), number):
-        assert message == f"UnwritableError: [Errno {number}] {os.strerror(number)}: '{tmp_path}/epoch.pt'"
-    assert not [*tmp_path.iterdir()], "no part takes room"
-
-
-def test_checkpoint_that_is_too_large_for_one_rank_fails_all(pair, tmp_path):
-    for message in pair.run(save_badly, str(tmp_path / "epoch.pt"), errno.EFBIG):
-        assert message.startswith("OSError: checkpoint could not be written: ")
-
-
-def test_single_rank_makes_and_ends_a_process_group():
-    context = Context()
-    assert (context.mesh.size(), context.mesh is context.mesh) == (1, True)
-    assert context.for_next_trial().mesh.size() == 1
-    context.close()
-    assert not torch.distributed.is_initialized()
-
-
-def test_process_group_of_the_task_outlives_the_context():
-    context = Context()
-    assert context.mesh.size() == 1
-    torch.distributed.destroy_process_group()
-    create_single_rank_group(context.device)
-    own = torch.distributed.group.WORLD
-    other = context.for_next_trial()
-    assert other.mesh.size() == 1
-    other.close()
-    context.close()
-    assert torch.distributed.group.WORLD is own
-    torch.distributed.destroy_process_group()

@@ -8,7 +8,7 @@ import pytest
 
 from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.toy_models import timeless
-from tests.trainables.training.test_sharded_trials import Split
+from tests.trainables.training.sharded_tasks import Split
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
 
