@@ -7,12 +7,14 @@ PLAN. What it sends are lines of JSON; what it gets are lines of JSON, each afte
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import ctypes
 import gc
 import importlib
 import importlib.machinery
+import io
 import itertools
 import json
 import os
@@ -20,6 +22,7 @@ import runpy
 import socket
 import sys
 import types
+import weakref
 from typing import Any
 
 PLAN = "plan.json"
@@ -239,8 +242,8 @@ def seed() -> None:
         sys.modules["torch"].default_generator.seed()
 
 
-def run(request: dict[str, Any]) -> None:
-    """Run a script or a module as Python's command line does."""
+def run(request: dict[str, Any]) -> int:
+    """Run a script or a module as Python's command line does. Return its exit code, or raise what ends it otherwise."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if "__mp_main__" in sys.modules:
         sys.modules["__mp_main__"] = main  # as multiprocessing does when it is imported
@@ -252,8 +255,10 @@ def run(request: dict[str, Any]) -> None:
             runpy._run_module_as_main(request["module"])  # type: ignore[attr-defined]
         else:
             exec(load(request["script"], main), vars(main))
-    except SystemExit:
-        raise
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            raise  # a message
+        return error.code or 0
     except BaseException as error:
         if not request["module"]:  # Python does not do so for modules
             flush()
@@ -263,6 +268,7 @@ def run(request: dict[str, Any]) -> None:
         sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         sys.excepthook = lambda *_: None
         raise  # sets the exit code
+    return 0
 
 
 def load(script: str, main: types.ModuleType) -> types.CodeType:
@@ -280,6 +286,84 @@ def load(script: str, main: types.ModuleType) -> types.CodeType:
     return compile(source, path, "exec", dont_inherit=True)
 
 
+class Ending:
+    """The end of a program whose libraries were imported before the fork. It is created before the program begins.
+
+    To free these libraries would take longer than many a trial, and copy their memory. Everything else ends as in
+    Python: threads, exit functions, the modules and objects of the program, and open files.
+    """
+
+    def __init__(self) -> None:
+        self.known = list(sys.modules.values())
+
+    def end(self, code: int) -> None:
+        """End this process."""
+        with contextlib.suppress(BaseException):  # they are printed, and change no exit code
+            if "threading" in sys.modules:
+                sys.modules["threading"]._shutdown()
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        if "threading" in sys.modules:
+            sys.modules["threading"].excepthook = lambda *_: None  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):  # a stream may be closed or broken, as for the next ones
+            flush()
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        self.release_modules()
+        close_files()
+        with contextlib.suppress(Exception):
+            flush()
+        os._exit(code & 0xFF)
+
+    def release_modules(self) -> None:
+        """Free what the program has imported and made, as Python does: what is held nevertheless is emptied."""
+        known = {id(module) for module in self.known}
+        probes = []
+        for name, module in list(sys.modules.items()):
+            if id(module) not in known:
+                del sys.modules[name]
+                if isinstance(module, types.ModuleType):
+                    probes.append(insert_probe(vars(module)))
+        del name, module
+        gc.collect()
+        for reference in reversed(probes):
+            probe = reference()
+            if probe is not None:
+                empty(probe.__globals__)
+            del probe
+        gc.collect()
+
+
+def insert_probe(names: dict[str, Any]) -> weakref.ref[types.FunctionType]:
+    """Return a reference to what lives as long as `names`, the content of a module, and knows it."""
+    probe = types.FunctionType(insert_probe.__code__, names)
+    names["__searchlight__"] = probe
+    return weakref.ref(probe)
+
+
+def empty(names: dict[str, Any]) -> None:
+    """Let a module forget its objects, but not its code, which their finalizers use."""
+    for name, value in list(names.items()):
+        if name != "__builtins__" and not isinstance(value, (types.ModuleType, types.FunctionType, type)):
+            names[name] = None
+
+
+def close_files() -> None:
+    """Write what is in the buffers of files that libraries hold open. A file comes before the one that it writes to."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    kept = {id(each) for stream in streams for each in (stream, getattr(stream, "buffer", None))}
+    base = io.IOBase.__mro__[1]  # io.IOBase itself would ask each object for its class, and some import then
+    found = [each for each in gc.get_objects() if issubclass(type(each), base) and id(each) not in kept]
+    native = (io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
+    for is_next in (
+        lambda file: isinstance(file, io.TextIOBase),
+        lambda file: not isinstance(file, (io.TextIOBase, io.RawIOBase, *native)),  # such as GzipFile
+        lambda file: isinstance(file, native),
+    ):
+        for file in filter(is_next, found):
+            with contextlib.suppress(Exception):  # it is closed, broken or only half made
+                file.close()
+
+
 def serve() -> dict[str, Any]:
     """Return the request of a program in a process that has been forked for it."""
     if sys.path[:1] == [os.path.dirname(os.path.abspath(__file__))]:
@@ -290,4 +374,6 @@ def serve() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(serve())
+    program = serve()
+    ending = Ending()
+    ending.end(run(program))

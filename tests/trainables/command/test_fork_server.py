@@ -1,6 +1,8 @@
 """A program that is forked behaves like a new process, and does not import what is imported already."""
 
+import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +160,88 @@ def test_variables_of_a_trial_reach_its_program(gang):
     assert gang.prepare()
     for trial in "12":
         assert gang.run("run.py", SEARCHLIGHT_TRIAL=trial) == (0, f"{trial} False\n")
+
+
+ENDS = """
+    import atexit, gzip, io, os, sys, tempfile, threading, time
+    import slow, beside
+
+    class Saver:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            print("freed", self.name, os.getcwd() != "", flush=True)
+
+    class Tee:
+        def write(self, text):
+            sys.__stdout__.write("tee: " + text)
+
+        def flush(self):
+            sys.__stdout__.flush()
+
+    def work():
+        time.sleep(0.1)
+        print("thread has ended", file=sys.__stdout__)
+
+    def loop():
+        while True:
+            time.sleep(0.001)
+            str(work)
+
+    def fail():
+        raise ValueError("at exit")
+
+    text, binary = open("text.txt", "w"), open("binary", "wb")
+    packed = gzip.open("text.gz", "wt")
+    slow.KEPT = [open("kept.txt", "w"), gzip.open("kept.gz", "wt"), io.TextIOWrapper(open("kept", "wb"))]
+    for file in (text, packed, *slow.KEPT):
+        file.write("some text")
+    binary.write(b"some bytes")
+    temporary = tempfile.NamedTemporaryFile(dir=".")
+    folder = tempfile.TemporaryDirectory(dir=".")
+    saver, cycle = Saver("global"), Saver("cycle")
+    cycle.itself = cycle
+    beside.SAVER = Saver("of another module")
+    slow.FUNCTION = work
+    atexit.register(lambda: print("at exit"))
+    if sys.argv[1] == "fail": atexit.register(fail)
+    if sys.argv[1] == "close": sys.stdout.close()
+    if sys.argv[1] != "close": sys.stdout = Tee()
+    if sys.argv[1] == "thread": threading.Thread(target=work).start()
+    if sys.argv[1] == "daemon": threading.Thread(target=loop, daemon=True).start()
+    sys.exit({"300": 300, "-1": -1, "true": True}.get(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("case", ["plain", "fail", "close", "thread", "daemon", "300", "-1", "true"])
+def test_forked_program_ends_as_a_new_process_does(gang, case):
+    gang.add_program("run.py", ENDS)
+    gang.add_program("beside.py", "")
+    found = []
+    for start in (start_process, gang.server.start):
+        code, output = gang.run("run.py", case, start=start)
+        files = {path.name for path in gang.folder.iterdir()} - {"__pycache__", "run.py", "beside.py", "program.py"}
+        contents = [(gang.folder / name).read_bytes() for name in ("text.txt", "binary", "kept.txt", "kept")]
+        contents += [gzip.decompress((gang.folder / name).read_bytes()) for name in ("text.gz", "kept.gz")]
+        lines = [re.sub("0x[0-9a-f]+", "ADDRESS", line) for line in output.splitlines()]
+        lines = [line for line in lines if not line.startswith("    ")]  # Python cannot read all code at its end
+        for name in files:
+            (gang.folder / name).unlink()
+        if case == "daemon":  # Python frees what such a thread uses, or not, and may lose what is in buffers
+            lines, files, contents = [line for line in lines if "freed" not in line], set(), []
+        found.append((code, sorted(lines), sorted(files), contents))
+        gang.prepare("slow", "gzip", "threading", "tempfile")
+    assert found[1] == found[0]
+    assert all(found[0][3])
+
+
+def test_end_of_a_forked_program_leaves_libraries_alone(gang):
+    gang.add_library("large", "import os\nclass Large:\n  def __del__(self): os.write(1, b'freed')\nLARGE = Large()")
+    gang.add_program("run.py", "import large; print('end', flush=True)")
+    assert gang.run("run.py") == (0, "end\nfreed")
+    assert gang.prepare("large")
+    assert gang.run("run.py") == (0, "end\n")
 
 
 def test_relative_path_of_modules_belongs_to_the_folder_of_the_program(gang):
