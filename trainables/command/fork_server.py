@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from searchlight.trainables.command.process import ChildProcess, OutputReader, start_process
+from searchlight.trainables.command.process import Process, open_process
 
 logger = logging.getLogger(__name__)
 
@@ -105,26 +105,15 @@ class ForkServer:
         if command and modules and self.needs_modules:
             self._server = _Server(command, _select_common(environment), modules, *self._sockets)
 
-    def start(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path,
-        output: Path,
-        on_line: Callable[[str], object] = lambda line: None,
-        grace: float = 10.0,
-    ) -> ChildProcess:
-        """Start a program as start_process does."""
+    def open_process(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, output: int) -> Process:
+        """Return a process that runs a program, as the function of this name does."""
         command = parse_python_command(argv, environment.get("PATH"), folder)
         if command and self._server and self._is_ready(self._server, 0.0):
-            read_end, write_end = os.pipe()
-            process = self._fork(self._server, command, argv, environment, folder, write_end)
-            os.close(write_end)
-            if process:
-                reader = OutputReader(read_end, output, on_line)
-                return ChildProcess(process, reader, environment.get("SEARCHLIGHT_SOCKET", ""), grace)
-            os.close(read_end)
-        return start_process(argv, environment, folder, output, on_line, grace)
+            try:
+                return self._server.fork(command, argv, environment, folder, output)
+            except _CannotForkError as error:
+                self._give_up(error)
+        return open_process(argv, environment, folder, output)
 
     def wait(self) -> bool:
         """Wait for the imports. Return whether the next program in Python is forked."""
@@ -146,21 +135,6 @@ class ForkServer:
         except _CannotForkError as error:
             self._give_up(error)
             return False
-
-    def _fork(
-        self,
-        server: "_Server",
-        command: PythonCommand,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        folder: Path,
-        output: int,
-    ) -> "_ForkedProcess | None":
-        try:
-            return server.fork(command, argv, environment, folder, output)
-        except _CannotForkError as error:
-            self._give_up(error)
-            return None
 
     def _give_up(self, error: "_CannotForkError") -> None:
         self._on_note(f"trials start as new processes and import for themselves, because {error}")

@@ -145,6 +145,19 @@ class ChildProcess:
         self.output.close()
 
 
+def open_process(argv: Sequence[str], environment: Mapping[str, str], folder: Path, output: int) -> Process:
+    """Return a new process that runs a program without input. `output` is the file descriptor that it prints to."""
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
 def start_process(
     argv: Sequence[str],
     environment: Mapping[str, str],
@@ -152,27 +165,21 @@ def start_process(
     output: Path,
     on_line: Callable[[str], object] = lambda line: None,
     grace: float = 10.0,
+    create: Callable[[Sequence[str], Mapping[str, str], Path, int], Process] = open_process,
 ) -> ChildProcess:
     """Start a program without input in `folder`, with `environment` alone, and append its output to `output`.
 
     Args:
         on_line: Is called with each line of the output, in another thread.
         grace: Seconds between SIGTERM and SIGKILL.
+        create: Creates the process, as open_process does.
 
     Raises:
         OSError: There is no such program, or it cannot be started.
     """
     read_end, write_end = os.pipe()
     try:
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=write_end,
-            stderr=write_end,
-            start_new_session=True,
-        )
+        process = create(argv, environment, folder, write_end)
     except OSError:
         os.close(read_end)
         raise

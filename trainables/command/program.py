@@ -14,7 +14,7 @@ from searchlight.trainables.command.claim import Claim
 from searchlight.trainables.command.collector import Measurement, Report, ReportCollector, Seen
 from searchlight.trainables.command.fork_server import ForkServer
 from searchlight.trainables.command.listener import MetricListener
-from searchlight.trainables.command.process import ChildProcess, start_process
+from searchlight.trainables.command.process import open_process, start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill, fill_text, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
@@ -88,10 +88,9 @@ class Program:
             opened.enter_context(self._listener)
             environment = self._listener.build_environment(launch.environment)
             self._launch = replace(launch, environment=environment)
-            start = self._server.start if self._server else start_process
-            self._process: ChildProcess = start(
-                launch.argv, environment, folder.current, folder.output, self._read_line, settings.stop_grace
-            )
+            create = self._server.open_process if self._server else open_process
+            places = environment, folder.current, folder.output
+            self._process = start_process(launch.argv, *places, self._read_line, settings.stop_grace, create)
             self._opened = opened.pop_all()
         threading.Thread(target=self._wait, daemon=True, name="program-end").start()
         return self

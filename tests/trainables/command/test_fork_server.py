@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from searchlight.trainables.command.fork_server import ForkServer, PythonCommand, parse_python_command
-from searchlight.trainables.command.process import list_processes, start_process
+from searchlight.trainables.command.process import list_processes, open_process, start_process
 
 LIBRARY = """
 import os
@@ -98,12 +98,12 @@ class Gang:
         self.server.prepare(argv, self.environment, self.folder, modules or ("slow",))
         return self.server.wait()
 
-    def run(self, *words: str, start=None, **environment: str) -> tuple[int | None, str]:
+    def run(self, *words: str, create=None, **environment: str) -> tuple[int | None, str]:
         """Run a program to its end. Return its exit code and its output."""
         output = self.folder.parent / "output.txt"
         output.unlink(missing_ok=True)
-        start = start or self.server.start
-        process = start([sys.executable, *words], {**self.environment, **environment}, self.folder, output)
+        places = {**self.environment, **environment}, self.folder, output
+        process = start_process([sys.executable, *words], *places, create=create or self.server.open_process)
         code = process.wait()
         process.close()
         return code, output.read_text()
@@ -121,7 +121,7 @@ def gang(tmp_path):
 def test_forked_program_does_what_a_new_process_does(gang, options):
     assert gang.prepare("slow", "multiprocessing.pool", "inspect", options=options)
     for words in [["program.py", case] for case in CASES] + [["./program.py", "own"], ["-m", "program", "error"]]:
-        expected = gang.run(*options, *words, start=start_process)
+        expected = gang.run(*options, *words, create=open_process)
         assert gang.run(*options, *words) == expected, words
     assert gang.notes == []
 
@@ -131,7 +131,7 @@ def test_program_that_cannot_run_says_what_python_says(gang, text):
     assert gang.prepare()
     gang.add_program("other.py", text)
     for words in [("other.py",), ("missing.py",), ("-m", "missing"), ("-m", "other")]:
-        assert gang.run(*words) == gang.run(*words, start=start_process)
+        assert gang.run(*words) == gang.run(*words, create=open_process)
 
 
 def test_forked_program_uses_the_imports_of_the_server(gang):
@@ -250,7 +250,7 @@ def test_relative_path_of_modules_belongs_to_the_folder_of_the_program(gang):
     gang.add_program("modules/beside.py", "NAME = __file__")
     gang.add_program("run.py", "import beside; print(beside.NAME)")
     assert gang.prepare()
-    assert gang.run("run.py") == gang.run("run.py", start=start_process)
+    assert gang.run("run.py") == gang.run("run.py", create=open_process)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,8 @@ def test_program_that_is_stopped_ends_with_its_processes(gang):
     assert gang.prepare()
     argv = [sys.executable, "run.py"]
     printed = threading.Event()
-    process = gang.server.start(argv, gang.environment, gang.folder, gang.folder / "o", lambda line: printed.set())
+    places = gang.environment, gang.folder, gang.folder / "o"
+    process = start_process(argv, *places, lambda line: printed.set(), create=gang.server.open_process)
     printed.wait()
     assert process.poll() is None
     assert process.wait(0.01) is None
