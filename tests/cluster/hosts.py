@@ -3,6 +3,7 @@
 Linux namespaces, which need root. What is sent goes from one of them to another, and never out.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -79,8 +80,6 @@ class Network:
     """
 
     def __init__(self) -> None:
-        self.prefix = _free_prefix()
-        self.ip = f"{self.prefix}.254"
         self.disk = Path(tempfile.mkdtemp(prefix="disk-", dir="/tmp"))
         self._hosts: list[Host] = []
         self._holder, self._inside = _hold("--net", script="exec sleep infinity")
@@ -88,7 +87,11 @@ class Network:
         self._ip("link", "set", "switch", "up")
         here = f"uplink{os.getpid()}"
         self.plug_in(str(os.getpid()), here, 254)
-        _ip("addr", "add", f"{self.ip}/24", "dev", here)
+        with open(Path(tempfile.gettempdir(), "searchlight-tests-network.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests that begin at the same time must not choose the same addresses
+            self.prefix = _free_prefix()
+            self.ip = f"{self.prefix}.254"
+            _ip("addr", "add", f"{self.ip}/24", "dev", here)
         _ip("link", "set", here, "up")
 
     def host(self) -> Host:
