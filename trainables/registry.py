@@ -97,8 +97,8 @@ def _find_module_folder(module: str) -> str | None:
     return None if is_installed else f"{folder}{os.sep}"
 
 
-def link_modules(folder: Path, code: Path) -> Path:
-    """Create `folder` with links to Searchlight and to `code`, a copy of the modules of a task. Return `folder`.
+def link_modules(folder: Path, code: Path | None) -> Path:
+    """Create `folder` with links to Searchlight and to `code`, the copy of a task's modules, if any. Return `folder`.
 
     A process that has `folder` in PYTHONPATH imports this Searchlight, and finds the modules by `enter_task_folder`.
     Other processes of Ray, such as those of the task's own remote functions, import the modules from there, too. Files
@@ -106,7 +106,7 @@ def link_modules(folder: Path, code: Path) -> Path:
     """
     folder.mkdir()
     (folder / PACKAGE.name).symlink_to(PACKAGE.resolve())
-    if code.is_dir():
+    if code is not None and code.is_dir():
         (folder / TASK_FOLDER).symlink_to(code)
         for module in code.iterdir():
             if module.name != "__pycache__" and not is_library(module.name.removesuffix(".py")):

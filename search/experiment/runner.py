@@ -175,7 +175,8 @@ class _Driver:
                 from searchlight.search.execution.cluster.connection import ray_session
 
                 copy_code(search_plan.source, folder)
-                services.enter_context(ray_session(folder / CODE))
+                # Workers import no module of a program, which may have any name.
+                services.enter_context(ray_session(None if config.command else folder / CODE))
                 # This imports Tune while Ray starts its worker processes.
                 from searchlight.search.experiment.ray_run import inspect_cluster, run_on_ray
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 
+from searchlight.search.command.code import find_code
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import process_folder
@@ -67,7 +68,9 @@ def find_source(config: SearchConfig) -> TaskSource:
     Raises:
         UsageError: The task cannot be used.
     """
-    return TaskSource(config.task, None, "") if config.command else load_task_source(config.task)
+    if config.command:
+        return TaskSource(config.task, None, "", find_code(config.command, Path(config.folder)))
+    return load_task_source(config.task)
 
 
 def _find_root(module: ModuleType | None) -> Path:
@@ -125,7 +128,7 @@ def record_code(study: SearchStudy, source: TaskSource, options: StorageOptions)
     before = {name: digest for name, digest in before.items() if digest != EMPTY or not name.endswith("/__init__.py")}
     changed = [name for name in sorted({**before, **current}) if before.get(name) != current.get(name)]
     # An older search has recorded files that it did not import.
-    changed = [name for name in changed if name.partition("/")[0] in source.modules]
+    changed = [name for name in changed if {name, name.partition("/")[0]} & source.modules.keys()]
     if not changed:
         return []
     study.save_metadata({**study.metadata, "files": current})
@@ -152,6 +155,7 @@ def copy_code(source: TaskSource, folder: Path) -> None:
             # Else a package of this name that is later on the path of a worker would win.
             (unfinished / name / "__init__.py").touch()
         else:
+            (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, unfinished / name)
     if code.exists():
         code.rename(_get_archive(code))

@@ -28,6 +28,7 @@ def write(folder: Path, task: str, modules: Mapping[str, Path], nodes: Sequence[
     """Write environment.json, requirements.txt, and code.diff if the code differs from a commit."""
     path = Path(task.rpartition(":")[0])
     if modules:
+        path = path if path.name else next(iter(modules.values()))  # the program of a command
         code, diff = get_code_version(path, modules, folder)
     else:
         code, diff = get_searchlight_version(), _get_diff(ROOT) if (ROOT / ".git").exists() else ""

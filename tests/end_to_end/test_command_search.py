@@ -48,8 +48,9 @@ def search(cli, name, *options):
 
 
 def test_script_is_searched_stopped_early_and_confirmed(cli):
-    (cli.folder / "train.py").write_text(PLAIN)
-    for name in ("search.py", "models.py", "my-script.py"):
+    names = ("search.py", "models.py", "yaml.py")  # which no worker may import
+    (cli.folder / "train.py").write_text(f"if False:\n    import search, models, yaml\n{PLAIN}")
+    for name in names:
         (cli.folder / name).write_text("raise SystemExit('imported')")
     options = ["--search", "learning-rate=1e-3..1:log", "--set", "epochs=4", "--trials", "5", "--confirm", "4"]
     reads = ["--metric", r"loss=epoch (?P<step>\d+): loss (\S+)", "--scheduler", "asha-stop", "--seed-flag", "seed"]
@@ -59,6 +60,7 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
     assert sum(result["outcomes"].values()) == 5
     assert result["outcomes"]["completed"] >= 1
     folder = cli.folder / "runs" / "plain"
+    assert {path.name for path in (folder / "code").iterdir()} == {"train.py", *names}
     record = load_search(folder)
     seeds = {trial.user_attrs["config"]["seed"] for trial in record.confirming_runs}
     assert len(record.confirming_runs) == 4

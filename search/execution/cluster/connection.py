@@ -36,12 +36,12 @@ OBJECT_STORE_BYTES = 256 * 2**20  # only reports use it; Ray's default is a thir
 
 
 @contextmanager
-def ray_session(code: Path) -> Iterator[None]:
+def ray_session(code: Path | None) -> Iterator[None]:
     """Start Ray on this machine unless RAY_ADDRESS names a cluster. Shut it down afterwards.
 
     Args:
         code: The folder with the search's copy of the task's modules, which workers import in addition to this project.
-            The user may edit the originals. It does not exist if the task is an installed one.
+            The user may edit the originals. It does not exist if the task is an installed one. None for a command.
     """
     with ExitStack() as services:
         # Outermost, since Ray's threads print until it has shut down.
@@ -56,7 +56,7 @@ def ray_session(code: Path) -> Iterator[None]:
         yield
 
 
-def _join_cluster(code: Path, services: ExitStack) -> None:
+def _join_cluster(code: Path | None, services: ExitStack) -> None:
     global _head
     folder = services.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-"))
     links = link_modules(Path(folder, "modules"), code).iterdir()
@@ -83,7 +83,7 @@ def _restored_environment() -> Iterator[dict[str, str]]:
         os.environ.update(before)
 
 
-def _start_local_cluster(code: Path, services: ExitStack) -> None:
+def _start_local_cluster(code: Path | None, services: ExitStack) -> None:
     folder = tempfile.mkdtemp(prefix="searchlight-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))
     # Another process removes the folder, also if this one is killed.
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("session_cleanup.py")), folder]
