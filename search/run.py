@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
 
 START = "Start"
+TRY_S = "60s"
 RESUME = GroupedOption(START, "--resume", metavar="NAME", help="Resume the search NAME, to finish it or to add trials.")
 LIST = GroupedOption(START, "--list", "list_", is_flag=True, help="List the searches in --storage and exit.")
 JSON = GroupedOption(
@@ -53,7 +54,7 @@ PARAMETERS = [
         "--try-first",
         metavar="[TIME]",
         is_flag=False,
-        flag_value="60s",
+        flag_value=TRY_S,
         help="Run the command with its defaults for this time, print the metrics that it gives, and exit. TIME: 60s.",
     ),
     *build_parameters(OPTIONS),
@@ -99,15 +100,18 @@ def main(
         task, more = "", (task, *more)
     if list_:
         return print_searches(parse_storage(options["storage"] or "runs"), as_json)
+    if try_first is not None and not (task or command or config or resume or try_first[:1].isdigit()):
+        task, try_first = try_first, TRY_S  # e.g. --try-first train.py:main
     if not task and not command and resume is None and config is None:
         raise UsageError(
             f"task must be given: {next(iter(find_tasks()))}, path/to/file.py:ClassName, or -- COMMAND. See --help."
         )
     given = {**options, "command": command, "task": task or None, "set": (*options["set"], *more)}
     if resume is not None:
-        if config is not None or dry_run or preflight:
+        if config is not None or dry_run or preflight or try_first is not None:
             raise UsageError(
-                "--resume must come without --config, --dry-run and --preflight: the search continues as it began."
+                "--resume must come without --config, --dry-run, --preflight and --try-first: the search continues as "
+                "it began."
             )
         return resume_search(resume, as_json, given)
     if try_first is not None:
@@ -140,7 +144,10 @@ def try_command(options: Mapping[str, Any], limit: str, file: Path | None) -> No
         raise UsageError(f"--try-first {error}.") from None
     config = load_config(_select_given(options), file)
     if not config.command:
-        raise UsageError("--try-first must come with a command: searchlight run --try-first -- python train.py")
+        raise UsageError(
+            f"--try-first must come with a command, but got the task {config.task}: searchlight run --try-first -- "
+            "python train.py"
+        )
     objectives = config.objective
     plan = runner.plan(
         config.model_copy(update={"objective": objectives or ("metric:min",), "once": not config.search})

@@ -84,12 +84,15 @@ def fill_style(style: str, parameters: Sequence[Parameter]) -> dict[str, Flag]:
     """Return the flags of words like "--{name}={value}", by parameter without `epochs`.
 
     Raises:
-        UsageError: They have no {name} or no {value}.
+        UsageError: They have no {name} or no {value}, or an open quotation.
     """
     if missing := [part for part in ("{name}", "{value}") if part not in style]:
         known = "must be auto, none or like '--{name}={value}'"
         raise UsageError(f"--flags {known}, but {style!r} has no {join_words(missing)}.")
-    words = shlex.split(style)
+    try:
+        words = shlex.split(style)
+    except ValueError as error:
+        raise UsageError(f"--flags must be words as in a shell, but got {style!r}: {error}.") from error
     return {
         parameter.name: Flag(tuple(word.replace("{name}", parameter.name) for word in words))
         for parameter in parameters

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PositiveFloat
 
 from searchlight.search.option import Options, list_options, option, parse_duration, wrap_in_list
+from searchlight.trainables.command.output import OutputPatterns
 
 LAUNCHERS = re.compile(r"(python[\d.]*|torchrun|accelerate|uv|poetry|conda|env|bash|sh)(\.exe)?")
 
@@ -126,6 +127,11 @@ class CommandOptions(Options):
         for known in list_options(CommandOptions):
             if not self.command and getattr(self, known.key) != known.default:
                 yield f"{known.name} must come with a command: searchlight run [options] -- python train.py"
+        for text in self.metric if self.command else ():
+            try:
+                OutputPatterns([text])
+            except ValueError as error:
+                yield str(error)
 
 
 def list_words(values: Mapping[str, Any]) -> list[str]:

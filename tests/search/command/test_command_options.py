@@ -65,6 +65,12 @@ def test_yaml_file_of_a_command_starts_the_same_search(tmp_path):
          "task must be left out with a command, but got 'main.py'."),
         ({"command": "python 'train.py"}, "--command must be words as in a shell, but got \"python 'train.py\": "
                                           "No closing quotation."),
+        ({"command": TRAIN, "metric": ["loss=loss ([0-9"]}, "--metric must have a regular expression, but got "
+                                                            "'loss=loss ([0-9': unterminated character set at position "
+                                                            "6."),
+        ({"command": TRAIN, "metric": ["loss=json", "acc=x"]}, "--metric must have parentheses around the value, like "
+                                                               "acc=acc: ([0-9.]+), but got 'acc=x'."),
+        ({"command": TRAIN, "metric": ["loss"]}, "--metric must be like NAME=REGEX or NAME=json, but got 'loss'."),
         ({"command": TRAIN, "resume_with": "'"}, "--resume-with must be words as in a shell, but got \"'\": "
                                                  "No closing quotation."),
     ],

@@ -126,6 +126,11 @@ def test_style_names_each_parameter(name):
     assert fill_style("--{name} {value}", parameters) == {name: Flag((f"--{name}", "{value}"))}
 
 
+def test_style_with_an_open_quotation_is_refused():
+    with pytest.raises(UsageError, match=r"--flags must be words as in a shell, but got .*: No closing quotation"):
+        fill_style("--{name} '{value}", [])
+
+
 @pytest.mark.parametrize("style", ["--{name}", "=", "auot"])
 def test_style_without_its_parts_is_refused(style):
     with pytest.raises(UsageError, match=f"--flags must be auto, none or like .* but '{style}' has no"):

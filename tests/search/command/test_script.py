@@ -84,6 +84,8 @@ def test_search_of_a_main_function_runs_its_script(tmp_path, monkeypatch):
     assert load_config({"task": "train:main", "objective": "loss"}).command == (sys.executable, "-m", "train")
     with pytest.raises(UsageError, match=r"task must be in a module that can be imported .*, but there is no trian\."):
         load_config({"task": "trian:main", "objective": "loss"})
-    config = load_config({"task": "train.py:main", "search": {"lr": "0.1..0.2"}, "objective": "loss", "metric": "a=b"})
+    config = load_config(
+        {"task": "train.py:main", "search": {"lr": "0.1..0.2"}, "objective": "loss", "metric": "a=json"}
+    )
     assert (config.command, config.task, config.folder) == ((sys.executable, "train.py"), "train.py", str(tmp_path))
     assert config.scheduler == "median"  # as of any command without a length

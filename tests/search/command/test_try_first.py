@@ -99,15 +99,31 @@ def test_named_parameter_has_a_value_of_its_range(try_first):
     ("options", "message"),
     [
         (["--try-first", "soon", "--", "python"], "--try-first must be like 90s, 30m or 2h, but got 'soon'."),
+        *(
+            (
+                options,
+                "--try-first must come with a command, but got the task arc: searchlight run --try-first -- "
+                "python train.py",
+            )
+            for options in (["arc", "--try-first"], ["--try-first", "arc"])
+        ),
         (
-            ["arc", "--try-first"],
-            "--try-first must come with a command: searchlight run --try-first -- python train.py",
+            ["--resume", "name", "--try-first"],
+            "--resume must come without --config, --dry-run, --preflight and --try-first: the search continues as it "
+            "began.",
         ),
     ],
 )
 def test_wrong_use_is_refused(options, message):
     done = CliRunner().invoke(main, options)
     assert (done.exit_code, done.stderr) == (2, f"{message}\n")
+
+
+def test_function_of_a_program_may_follow_the_option(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("def main():\n    print('accuracy 0.5')\nmain()\n")
+    done = CliRunner().invoke(main, ["--try-first", "train.py:main"])
+    assert "--objective accuracy:max" in done.output
 
 
 @pytest.mark.parametrize(
