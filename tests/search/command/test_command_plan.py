@@ -154,7 +154,7 @@ def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
 )
 def test_search_begins_without_defaults_if_one_is_not_in_the_space(make_plan, tmp_path, search):
     (tmp_path / "train.py").write_text(DEFAULTS)
-    assert make_plan(search=search).first == ({},)
+    assert make_plan(search=search).first == ()
 
 
 def test_value_of_a_file_is_tried_first(make_plan, tmp_path):
