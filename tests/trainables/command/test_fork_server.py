@@ -219,8 +219,8 @@ def test_forked_program_ends_as_a_new_process_does(gang, case):
     gang.add_program("run.py", ENDS)
     gang.add_program("beside.py", "")
     found = []
-    for start in (start_process, gang.server.start):
-        code, output = gang.run("run.py", case, start=start)
+    for create in (open_process, gang.server.open_process):
+        code, output = gang.run("run.py", case, create=create)
         files = {path.name for path in gang.folder.iterdir()} - {"__pycache__", "run.py", "beside.py", "program.py"}
         contents = [(gang.folder / name).read_bytes() for name in ("text.txt", "binary", "kept.txt", "kept")]
         contents += [gzip.decompress((gang.folder / name).read_bytes()) for name in ("text.gz", "kept.gz")]
