@@ -17,7 +17,7 @@ from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.formatting import DISTRIBUTION, join_words
@@ -30,7 +30,9 @@ from searchlight.trainables.registry import (
     is_library,
     load_class,
 )
-from searchlight.trainables.task import Task
+
+if TYPE_CHECKING:  # it imports torch, and --help needs no task
+    from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*\.[\w.]*")  # name of a class in a text, which a library may import
@@ -46,7 +48,7 @@ class TaskSource:
     """A task and what a worker needs to import it."""
 
     name: str
-    task_class: type[Task[Any]] | None  # None for a plain Ray Train function
+    task_class: "type[Task[Any]] | None"  # None for a plain Ray Train function
     reference: str  # "module:Class"
     # The task's file, and the files and packages next to it that it imports, directly or indirectly, by the name of the
     # copy that workers import. Empty for an installed task.
@@ -125,7 +127,7 @@ def _list_missing(names: Sequence[str]) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
-def check_target(target: Any, text: str, hint: str = "") -> type[Task[Any]] | None:
+def check_target(target: Any, text: str, hint: str = "") -> "type[Task[Any]] | None":
     """Return `target`, named `text` by the user, if it is a task class, or None for a training function.
 
     Raises:
@@ -314,6 +316,8 @@ def _get_file(name: str) -> str:
 
 
 def _is_task(value: object) -> bool:
+    from searchlight.trainables.task import Task
+
     return isinstance(value, type) and issubclass(value, Task) and value is not Task
 
 
@@ -326,7 +330,7 @@ def _is_trainable_function(value: Any) -> bool:
     return False
 
 
-def check_task_class(task_class: type[Task[Any]], text: str) -> None:
+def check_task_class(task_class: "type[Task[Any]]", text: str) -> None:
     if inspect.isabstract(task_class):
         missing = ", ".join(sorted(task_class.__abstractmethods__))
         raise UsageError(f"{text} must define {missing}, but does not.")
@@ -342,8 +346,10 @@ def check_task_class(task_class: type[Task[Any]], text: str) -> None:
         raise UsageError(str(error)) from error
 
 
-def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
+def find_model_problems(task_class: "type[Task[Any]]") -> list[str]:
     """Return why a trained task cannot be logged as a model, as far as its class shows it."""
+    from searchlight.trainables.task import Task
+
     names = _find_module_names(task_class)
     if len(names) < 2 or task_class.predict is not Task.predict:
         return []
@@ -353,7 +359,7 @@ def find_model_problems(task_class: type[Task[Any]]) -> list[str]:
     ]
 
 
-def _find_module_names(task_class: type[Task[Any]]) -> list[str]:
+def _find_module_names(task_class: "type[Task[Any]]") -> list[str]:
     """Return the names of the modules that `build` creates outside of branches and loops.
 
     It parses the source and does not call `build`, which may load data and need a GPU.

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from cmaes import CMA
 from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
@@ -37,6 +36,8 @@ class ReplayedCmaEsSampler(CmaEsSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return values of the numeric parameters that all completed trials have. Return none before there are any."""
+        from cmaes import CMA  # imports SciPy, which takes half a second
+
         completed = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         if not completed or not search_space:
             return {}

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from click.shell_completion import BashComplete
@@ -50,6 +52,12 @@ def test_help_of_resume_says_that_options_stay():
     assert {text.split(".")[0] for text in shown.split("Default: ")[1:]} == {"as before", "runs"}
     assert "Default: 16." in CliRunner().invoke(searchlight, ["run", "--help"]).stdout
     assert CliRunner().invoke(searchlight, ["-h"]).exit_code == 0
+
+
+@pytest.mark.parametrize("module", ["cli", "run"])
+def test_help_needs_no_library_of_tasks_and_samplers(module):
+    code = f"import sys, searchlight.search.{module}; print(sorted({{'ray', 'scipy', 'torch'}} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_written_task_can_be_searched_and_is_not_overwritten(tmp_path, monkeypatch):
