@@ -60,6 +60,7 @@ ALLOWED = {
     "_replace",
     "_run_exitfuncs",
     "_run_module_as_main",
+    "_shutdown",
     "_target",
     "_threads",
     "_trial_id",
