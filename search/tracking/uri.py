@@ -1,6 +1,8 @@
 """The location of MLflow: a server, a database, or by default an SQLite file in the storage folder."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, MutableMapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -59,6 +61,8 @@ def check_tracking(options: TrackingOptions, environment: Mapping[str, str]) -> 
     """
     if options.tracker == "wandb" and find_spec("wandb") is None:
         raise UsageError("--tracker wandb must have the package wandb, but it is not installed. pip install wandb")
+    if options.tracker == "wandb" and environment.get("WANDB_MODE") in ("online", "shared"):
+        _check_wandb_login(environment)
     if options.tracker != "mlflow":
         return
     uri = options.tracking_uri or environment.get(URI, "")
@@ -74,6 +78,19 @@ def check_tracking(options: TrackingOptions, environment: Mapping[str, str]) -> 
         )
     if problem := _find_problem(uri):
         raise UsageError(f"{'tracking_uri' if options.tracking_uri else URI} {problem}")
+
+
+def _check_wandb_login(environment: Mapping[str, str]) -> None:
+    """Check that W&B finds a key: it would ask for one in the terminal, where a thread of the search waits for it."""
+    words = [sys.executable, "-c", "import wandb; raise SystemExit(not wandb.login(verify=False))"]
+    silent = {**environment, "WANDB_SILENT": "true"}  # else it asks the server for the user's name
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=silent, check=False)
+    if done.returncode:
+        told = (done.stderr.strip() or "no key").splitlines()[-1].rpartition("Error: ")[2].rstrip(".")
+        raise UsageError(
+            f"--tracker wandb must find a login with WANDB_MODE={environment['WANDB_MODE']}, but W&B says: {told}. "
+            "Use `wandb login`, WANDB_API_KEY or WANDB_MODE=offline."
+        )
 
 
 def _check_bucket(storage: RemotePath, uri: str, environment: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 from pathlib import Path
 
@@ -192,6 +193,19 @@ def test_tracker_that_cannot_write_does_not_end_the_search(search):
     (folder / "tensorboard").unlink()
     end(search, track(search))
     assert [path.name for path in (folder / "tensorboard").iterdir()] == [f"trial-{number:03d}"]
+
+
+def test_wandb_online_needs_a_login(tmp_path):
+    options = TrackingOptions(storage=tmp_path, name="one", tracker="wandb")
+    lacks = {"HOME": str(tmp_path), "WANDB_MODE": "online", "PATH": os.environ["PATH"], "WANDB_DIR": str(tmp_path)}
+    with pytest.raises(UsageError) as error:
+        check_tracking(options, lacks)
+    assert str(error.value).startswith("--tracker wandb must find a login with WANDB_MODE=online, but W&B says: No API")
+    assert len(error.value.problems) == 1
+    with pytest.raises(UsageError, match=r"W&B says: WANDB_API_KEY invalid: API key must have 40\+ characters, has 3"):
+        check_tracking(options, {**lacks, "WANDB_API_KEY": "abc"})
+    check_tracking(options, {**lacks, "WANDB_API_KEY": "a" * 40})
+    check_tracking(options, {**lacks, "WANDB_MODE": "offline"})
 
 
 def test_tracker_must_be_known_and_installed(tmp_path, monkeypatch):
