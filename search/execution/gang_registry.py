@@ -173,7 +173,7 @@ class Registry:
         doing = []
         for entry in self._gangs.values():
             if entry.group is None:
-                doing.append(f"workers are starting for {entry.doing}")
+                doing.append(f"workers are starting for {entry.doing}" if entry.doing else "workers are starting")
             else:
                 doing.append(entry.doing if entry.mailbox.is_started else "a gang is idle")
         return doing, len(self._look.get_group_names("PENDING"))

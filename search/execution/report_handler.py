@@ -299,6 +299,8 @@ class ReportHandler:
         content: dict[str, Any] = {}
         if result is not None:
             content = {"gang": result.gang}
+            if isinstance(end := result.reports[-1], SegmentEnd) and end.outcome == "failed":
+                content["failed"] = True  # the trial may still be interrupted, and train again
             if result.taken is not None:  # by the clock of another machine
                 content["taken"] = min(max(result.taken, self._began[number]), now)
         for report in get_reports(self.study.get_trial(number)).values() if result is None else ():

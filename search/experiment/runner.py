@@ -24,7 +24,7 @@ from searchlight.search.experiment.stop import RESERVE, StopRequest, handle_sign
 from searchlight.search.experiment.task_files import AUDIT_FILE, CODE, copy_code, prepare_task_files
 from searchlight.search.folder.uploader import Uploader
 from searchlight.search.folder.working_copy import downloaded_copy, working_copy
-from searchlight.search.formatting import log_model_command, resume_hint
+from searchlight.search.formatting import log_model_command, resume_command, resume_hint
 from searchlight.search.reporting import best_params
 from searchlight.search.reporting.console.listing import describe_confirmation
 from searchlight.search.reporting.console.progress import LiveTable, Progress
@@ -183,8 +183,10 @@ class _Driver:
                 self.search_plan, cluster = inspect_cluster(search_plan, self.progress, is_new=self.opened is None)
                 study = self._open_study().study  # once the nodes are checked: a search that cannot run leaves no study
                 return run_on_ray(services, self.search_plan, cluster, study, files, self.progress, self.stop)
-        except BaseException:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume it
-            if (folder / "search.yaml").exists():
+        except (
+            BaseException
+        ) as error:  # also a second Ctrl-C: whatever ended the search, the user is told how to resume
+            if (folder / "search.yaml").exists() and resume_command(config.path) not in str(error):
                 self.progress.warn(resume_hint(config.path))
             raise
 

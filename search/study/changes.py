@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from searchlight.search.study.datasets import get_datasets
-from searchlight.search.study.trial import get_outcome, get_reports
+from searchlight.search.study.trial import get_outcome, get_reports, get_segments
 
 Report = Mapping[str, Any]  # see `searchlight.search.study.trial.get_reports`
 
@@ -61,7 +61,7 @@ def find_changes(trial: FrozenTrial, seen: SeenTrial = UNSEEN, is_over: bool = F
     if trial.state.is_finished():
         outcome, reason = get_outcome(trial), trial.user_attrs.get("reason", "")
     else:
-        outcome, reason = ("interrupted", "the search was stopped") if is_over else ("", "")
+        outcome, reason = ("interrupted", _describe_interruption(trial)) if is_over else ("", "")
     return TrialChanges(
         not seen.has_begun,
         datasets if datasets != seen.datasets else [],
@@ -70,6 +70,12 @@ def find_changes(trial: FrozenTrial, seen: SeenTrial = UNSEEN, is_over: bool = F
         reason,
         SeenTrial(True, datasets, num_reports, max(seen.last_epoch, reports[-1][0] if reports else 0), outcome),
     )
+
+
+def _describe_interruption(trial: FrozenTrial) -> str:
+    segments = get_segments(trial)
+    has_failed = bool(segments) and segments[-1].get("failed", False)  # and ends the search, which says why
+    return "it failed" if has_failed else "the search was stopped"
 
 
 def _find_new_reports(trial: FrozenTrial, seen: SeenTrial) -> tuple[Sequence[tuple[int, Report]], int]:

@@ -32,6 +32,8 @@ def test_mistake_in_a_function_ends_the_search_after_one_trial(make_cli):
     assert "trial 0 failed before its first report: KeyError: 'rate', at wrong.py, line 5" in done.stderr
     assert "in train_fn" in (cli.folder / "runs" / "wrong" / "errors" / "trial-0.txt").read_text(encoding="utf-8")
     assert "trial 1" not in done.stderr
+    assert done.stderr.count("KeyError") == 1, "and no other reason"
+    assert done.stderr.count("resume wrong") == 1
     file.write_text(file.read_text().replace("rate", "lr"))
     resumed = cli.run("--resume", "wrong", "--json")
     assert json.loads(resumed.stdout)["outcomes"] == {"completed": 6}, resumed.stderr

@@ -73,6 +73,14 @@ async def test_gangs_poll_less_often_if_there_are_many(world, gangs, interval):
 
 
 @asynchronous
+async def test_gang_without_workers_says_what_they_start_for(world):
+    registry = await world.enter(2)
+    await registry.poll("g0", "trial 0")
+    doing, _ = await registry.statuses()
+    assert doing == ["workers are starting for trial 0", "workers are starting"]
+
+
+@asynchronous
 async def test_stall_limit_follows_from_the_longest_epoch(world, monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(mailbox, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 0.0))

@@ -390,10 +390,13 @@ def test_function_that_fails_at_once_ends_its_search_and_is_trained_again(make_s
     assert (tmp_path / "errors" / "trial-0.txt").read_text() == "Traceback ..."
     assert searcher.suggest("t2") == (None if is_late else Searcher.FINISHED)
     searcher.finish(prune=False)
+    assert find_changes(study.get_trial(0), is_over=True)[3:5] == ("interrupted", "it failed")
     corrected, _, _ = make_searcher(study, tries_first=True)
     study.live.clear()
     segment = corrected.suggest("t0")["segment"]
     assert (segment.trial, segment.config) == (0, study.get_trial(0).user_attrs["config"])
+    interrupt(corrected, "t0")
+    assert find_changes(study.get_trial(0), is_over=True).reason == "the search was stopped"
 
 
 def test_first_trial_without_memory_fails_alone(make_searcher):
