@@ -4,7 +4,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,7 @@ def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
             "fixed": space.fixed_values(),
             "units": dict(plan.source.task_class.units) if plan.source.task_class else {},
             "files": provenance.compute_digests(plan.source.modules),
+            "flags": {name: asdict(flag) for name, flag in plan.command.flags.items()} if plan.command else {},
             "tracking_uri": redact(os.environ.get(URI, "")),
         }
     )

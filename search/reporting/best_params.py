@@ -9,6 +9,8 @@ import yaml
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.formatting import format_value
+from searchlight.trainables.command.settings import Flag
+from searchlight.trainables.command.template import list_flags
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.flatten import flatten
@@ -28,9 +30,19 @@ def select_params(result: SearchResult) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def format_args(params: Mapping[str, Any]) -> str:
-    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]'."""
-    return shlex.join(word for name, value in params.items() for word in (f"--{name}", str(value)))
+def format_args(params: Mapping[str, Any], flags: Mapping[str, Flag] | None = None) -> str:
+    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]', or by the flags of the searched command."""
+    words: list[str] = []
+    for name, value in params.items():
+        flag = (flags or {}).get(name)
+        words += list_flags({name: flag}, params) if flag else (f"--{name}", str(value))
+    return shlex.join(words)
+
+
+def read_flags(result: SearchResult) -> dict[str, Flag]:
+    """Return how the command of a search takes its parameters, by name. Empty for a task."""
+    stored = result.searched.about.get("flags", {})
+    return {name: Flag(tuple(each["on"]), tuple(each["off"]), each["is_hydra"]) for name, each in dict(stored).items()}
 
 
 def format_yaml(params: Mapping[str, Any]) -> str:

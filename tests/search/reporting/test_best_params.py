@@ -1,6 +1,6 @@
 import ast
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import searchlight
-from searchlight.search.reporting.best_params import FORMATS, write_best_params
+from searchlight.search.reporting.best_params import FORMATS, format_args, write_best_params
+from searchlight.trainables.command.settings import Flag
 from tests.search.stored_studies import Search
 
 VALUES = {"lr": 1e-05, "name": "a b", "layers": [1, 2], "fp16": False, "clip": None, "inner.depth": 3}
@@ -35,6 +36,24 @@ def test_formats_can_be_read_back():
     words = shlex.split(FORMATS["args"](VALUES))
     expected = {f"--{name}": str(value) for name, value in VALUES.items()}
     assert dict(zip(words[::2], words[1::2], strict=True)) == expected
+
+
+def test_args_have_the_style_of_the_searched_command(search, tmp_path):
+    flags = {
+        "lr": Flag(("--learning-rate={value}",)),
+        "fp16": Flag(("--fp16",), ("--no-fp16",)),
+        "cache": Flag(("--cache",)),
+        "layers": Flag(("layers={value}",), is_hydra=True),
+        "absent": Flag(("--absent",)),
+    }
+    values = {"cache": False, "name": "a b", "layers": ["a,b", 2], "fp16": False, "lr": 1e-05}
+    assert shlex.split(format_args(values, flags)) == [
+        "--name", "a b", "layers=['a,b',2]", "--no-fp16", "--learning-rate=1e-05",
+    ]  # fmt: skip
+    stored = {name: asdict(flag) for name, flag in flags.items()}
+    search.study.save_metadata({**search.study.metadata, "flags": {**stored, "inner.depth": asdict(flags["layers"])}})
+    search.store.close()
+    assert best(tmp_path, "--format", "args").stdout.split()[-1] == "layers=2"
 
 
 def test_best_config_is_printed_with_what_set_gives(search, tmp_path):
