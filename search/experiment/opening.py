@@ -111,6 +111,7 @@ def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
             "id": uuid.uuid4().hex,
             "config": plan.options,
             "first": plan.first,
+            "defaults": space.get_defaults(),
             "notes": plan.notes,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),

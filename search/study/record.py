@@ -67,7 +67,8 @@ class SearchRecord(HasObjectives):
         It is also None if a default lies outside of the search space: the sampler then chose that value.
         """
         first = self.about.get("first") or [None]
-        return next((trial for trial in self.trials if trial.params and trial.params == first[0]), None)
+        defaults = self.about.get("defaults", first[0])  # older searches began with them, if only with {}
+        return next((trial for trial in self.trials if trial.params and trial.params == defaults), None)
 
 
 def load_search(place: str | StoragePath) -> SearchRecord:

@@ -6,6 +6,7 @@ import pytest
 
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
+from searchlight.search.experiment.opening import create_search
 from searchlight.search.experiment.plan import plan
 from searchlight.search.reporting.console.listing import print_plan
 from searchlight.search.run import main
@@ -155,6 +156,18 @@ def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
 def test_search_begins_without_defaults_if_one_is_not_in_the_space(make_plan, tmp_path, search):
     (tmp_path / "train.py").write_text(DEFAULTS)
     assert make_plan(search=search).first == ()
+
+
+def test_search_keeps_its_defaults_and_flags(make_plan, tmp_path):
+    planned = make_plan(**{"try": [{"learning-rate": "0.01"}]})
+    assert planned.first == ({"learning-rate": 0.01},)
+    planned.config.local_path.mkdir(parents=True)
+    opened = create_search(planned)
+    try:
+        assert opened.study.metadata["defaults"] == {}, "a point of the user is none"
+        assert opened.study.metadata["flags"]["learning-rate"]["on"] == ["--learning-rate", "{value}"]
+    finally:
+        opened.store.close()
 
 
 def test_value_of_a_file_is_tried_first(make_plan, tmp_path):
