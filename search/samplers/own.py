@@ -83,7 +83,7 @@ def create_own_sampler(name: str, seed: int) -> BaseSampler:
     module, _, function = name.rpartition(":")
     try:
         with redirect_stdout(sys.stderr):  # standard output may be used for JSON
-            imported = _execute_file(module) if module.endswith(".py") else _import_module(module)
+            imported = _import_module(module)
             if (create := getattr(imported, function, None)) is None:
                 raise UsageError(f"--sampler must name a function in {module}, but there is no {function!r}.")
             sampler = create(seed=seed)
@@ -99,28 +99,25 @@ def create_own_sampler(name: str, seed: int) -> BaseSampler:
     return OwnSampler(sampler)
 
 
-def _import_module(name: str) -> ModuleType:
-    """Import the module `name`, which is installed or in the current folder."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(os.getcwd())
-
-
-def _execute_file(text: str) -> ModuleType:
-    """Execute a file, which may import the modules next to it, as a module of a name that no other file has."""
-    path = locate_file(Path(text))
-    if not path.is_file():
+def _import_module(text: str) -> ModuleType:
+    """Import a file, which may import those next to it, or a module that is installed or in the current folder."""
+    path = locate_file(Path(text)) if text.endswith(".py") else None
+    if path is not None and not path.is_file():
         raise UsageError(f"--sampler must be in a file that exists, but there is no {path}.")
+    folder = str(path.parent) if path is not None else os.getcwd()
+    sys.path.insert(0, folder)  # as Python does for a script
+    try:
+        return importlib.import_module(text) if path is None else _execute_file(path)
+    finally:
+        sys.path.remove(folder)
+
+
+def _execute_file(path: Path) -> ModuleType:
+    """Execute a file as a module of a name that no other file has."""
     name = f"sampler_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # as Python does for a script
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
+    spec.loader.exec_module(module)
     return module
