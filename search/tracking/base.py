@@ -1,5 +1,6 @@
 """What every tracker of a search can do."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,3 +58,15 @@ class Tracker(TrialCallback, ABC):
         Raises:
             TrackingError: `timeout_s` has passed, or something cannot be recorded.
         """
+
+
+class NoTracker(Tracker):
+    """Records no trials, but the environment of the search."""
+
+    def __init__(self, say: Callable[[str], None], prepare: Callable[[], None] | None) -> None:
+        super().__init__(say, prepare)
+        self._thread = threading.Thread(target=self._prepare, daemon=True, name="environment")
+        self._thread.start()
+
+    def finish(self, end: Event, files: list[Path], timeout_s: float) -> None:
+        self._thread.join(timeout_s)

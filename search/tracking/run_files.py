@@ -115,13 +115,3 @@ class RunFiles(Tracker):
 
     def _describe_end(self, trial: FrozenTrial) -> str:
         return f"{trial.number} {get_outcome(trial)}"
-
-
-class NoRuns:
-    """Writes nothing."""
-
-    def write(self, number: int, events: Sequence[Event]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -17,11 +17,11 @@ from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.search.tracking import provenance
-from searchlight.search.tracking.base import Tracker
+from searchlight.search.tracking.base import NoTracker, Tracker
 from searchlight.search.tracking.errors import TrackingError, describe_mlflow_error, get_http_status
 from searchlight.search.tracking.events import SPOOL, Event, build_events, write_spool
 from searchlight.search.tracking.options import TrackingOptions
-from searchlight.search.tracking.run_files import NoRuns, RunFiles, RunWriter
+from searchlight.search.tracking.run_files import RunFiles, RunWriter
 from searchlight.search.tracking.runs import Runs
 from searchlight.search.tracking.tensorboard import TensorBoardRuns
 from searchlight.search.tracking.uri import redact, resolve_tracking_uri, tracking_environment
@@ -247,6 +247,8 @@ def create_tracker(
     prepare = None
     if nodes is not None:
         prepare = partial(provenance.write, config.local_path, options["task"], modules, nodes)
+    if config.tracker == "none":
+        return NoTracker(say, prepare)
     trials = study.get_trials()
     if config.tracker != "mlflow":
         create_writer = partial(_create_writer, config, study.metadata["id"])
@@ -262,8 +264,4 @@ def create_tracker(
 def _create_writer(config: TrackingOptions, search_id: str) -> RunWriter:
     if config.tracker == "tensorboard":
         return TensorBoardRuns(config.local_path)
-    return (
-        WandbRuns(config.local_path, config.experiment, config.name, search_id)
-        if config.tracker == "wandb"
-        else NoRuns()
-    )
+    return WandbRuns(config.local_path, config.experiment, config.name, search_id)
