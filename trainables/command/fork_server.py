@@ -98,12 +98,22 @@ class ForkServer:
         return self._server is None and not self._is_off
 
     def prepare(
-        self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, modules: Sequence[str]
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        modules: Sequence[str],
+        variables: Mapping[str, Mapping[str, str | None]] | None = None,
     ) -> None:
-        """Begin to import `modules`, those of libraries that a program `argv` has imported, for the next programs."""
+        """Begin to import `modules`, those of libraries that a program `argv` has imported, for the next programs.
+
+        Args:
+            variables: By package, those that the program had changed when it imported the package.
+        """
         command = parse_python_command(argv, environment.get("PATH"), folder)
         if command and modules and self.needs_modules:
-            self._server = _Server(command, _select_common(environment), modules, *self._sockets)
+            plan = {"modules": list(modules), "variables": dict(variables or {}), "dropped": {}}
+            self._server = _Server(command, _select_common(environment), plan, *self._sockets)
 
     def open_process(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path, output: int) -> Process:
         """Return a process that runs a program, as the function of this name does."""
@@ -152,14 +162,14 @@ class _Server:
         self,
         command: PythonCommand,
         environment: Mapping[str, str],
-        modules: Sequence[str],
+        plan: Mapping[str, Any],
         end: socket.socket,
         other_end: socket.socket,
     ) -> None:
         self.command = command
         self.environment = environment
         self._folder = Path(tempfile.mkdtemp(prefix="searchlight-"))
-        (self._folder / PLAN).write_text(json.dumps({"modules": list(modules), "dropped": {}}), encoding="utf-8")
+        (self._folder / PLAN).write_text(json.dumps(plan), encoding="utf-8")
         self._socket = end
         self._lines = self._socket.makefile("rb", buffering=0)
         self._poll = select.poll()

@@ -14,6 +14,7 @@ import ctypes
 import gc
 import importlib
 import importlib.machinery
+import inspect
 import io
 import itertools
 import json
@@ -21,12 +22,15 @@ import os
 import runpy
 import socket
 import sys
+import threading
+import time
 import types
 import weakref
 from typing import Any
 
 PLAN = "plan.json"
 MOST_DROPPED = 4  # modules, since each one costs a new start with all imports
+LATEST_RESTART_S = 5.0  # of CPU time, after which a program is not begun again
 # It belongs to an allocator that starts it again in a forked process.
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 LIBRARIES = {"site-packages", "dist-packages"}
@@ -60,6 +64,8 @@ class Server:
         self.opened = list_open_files()
         with open(PLAN, encoding="utf-8") as file:
             self.plan = json.load(file)
+        self.given: dict[str, str | None] = {}  # variables as a program had set them
+        self.expected: dict[str, dict[str, str | None]] = {}  # by package, `given` when it was imported
 
     def import_modules(self) -> None:
         """Import the modules of the plan in their order.
@@ -69,6 +75,7 @@ class Server:
         for name in self.plan["modules"]:
             if name in sys.modules:
                 continue
+            self.set_variables(name.partition(".")[0])
             count = len(sys.modules)
             problem = import_module(name) or self.find_problem(count)
             if problem:
@@ -82,6 +89,20 @@ class Server:
         gc.collect()
         gc.freeze()  # a collection in a forked process would copy all memory
         self.send(ready=len(sys.modules), dropped=self.plan["dropped"])
+
+    def set_variables(self, package: str) -> None:
+        """Set the variables as the first program had them when it imported `package`."""
+        wanted = {
+            **{name: self.environment.get(name) for name in self.given},
+            **self.plan["variables"].get(package, {}),
+        }
+        for name, value in wanted.items():
+            if os.environ.get(name) != value:  # else a library has set it here as well
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+                self.given[name] = value
+        self.expected.setdefault(package, dict(self.given))
 
     def find_problem(self, count: int) -> str:
         """Return what the last import left that differs in a forked process, or "". There were `count` modules."""
@@ -102,7 +123,7 @@ class Server:
             os._exit(0)
         left = [other for other in self.plan["modules"] if other != name and not other.startswith(name + ".")]
         with open(PLAN, "w", encoding="utf-8") as file:
-            json.dump({"modules": left, "dropped": dropped}, file)
+            json.dump({**self.plan, "modules": left, "dropped": dropped}, file)
         os.set_inheritable(self.socket.fileno(), True)
         os.dup2(self.pipe, 1)
         os.dup2(self.pipe, 2)
@@ -144,6 +165,7 @@ class Server:
         os.dup2(output, 2)
         os.chdir(request["folder"])
         changed = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
+        changed = {name: value for name, value in changed.items() if self.given.get(name) != value}
         os.environ.clear()
         os.environ.update(changed)  # libraries set these when they are imported
         os.environ.update(request["environment"])
@@ -160,6 +182,9 @@ class Server:
             self.send(refused=f"{shadowed} hides an installed module of the same name")
         else:
             self.send(process=os.getpid())
+        watch = Watch(self.argv[1], request, self.expected)
+        for package in self.expected:
+            watch.watch(package)
         for number in (output, self.pipe):
             os.close(number)
         self.lines.close()
@@ -177,6 +202,76 @@ class Server:
             if known and found and found.origin and found.origin != known.origin:
                 return found.origin
         return ""
+
+
+class WatchedSpec(importlib.machinery.ModuleSpec):
+    """The spec of a package that the program has not imported yet, but the process that was forked.
+
+    Whenever a module is imported again, Python reads `_initializing` of its spec. Otherwise, no variable is compared.
+    """
+
+    watch: Watch
+
+    def __getattr__(self, name: str) -> bool:
+        if name != "_initializing":
+            raise AttributeError(name)
+        watch = self.watch
+        del self.watch
+        self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
+        self._initializing = False
+        watch.compare(self.name)
+        return False
+
+
+class Watch:
+    """Looks whether the variables at the program's first import of a package are those with which it was imported.
+
+    Args:
+        python: The interpreter.
+        expected: By package, variables with other values than at the start of the program.
+    """
+
+    def __init__(self, python: str, request: dict[str, Any], expected: dict[str, dict[str, str | None]]) -> None:
+        self.python, self.request, self.expected = python, request, expected
+        self.start = dict(os.environ)
+        self.thread = os.getpid(), threading.get_ident()
+
+    def watch(self, package: str) -> None:
+        """Compare the variables when `package` is imported."""
+        spec = getattr(sys.modules.get(package), "__spec__", None)
+        if type(spec) is importlib.machinery.ModuleSpec and spec.name == package:
+            vars(spec).pop("_initializing", None)
+            vars(spec)["watch"] = self
+            spec.__class__ = WatchedSpec
+
+    def compare(self, package: str) -> None:
+        """Start the program again as a new process if variables differ, or say so if it has done much."""
+        if self.thread != (os.getpid(), threading.get_ident()) or not is_imported_by_program():
+            return
+        expected, now = {**self.start, **self.expected[package]}, dict(os.environ)
+        differing = sorted(name for name in {**expected, **now} if expected.get(name) != now.get(name))
+        if not differing:
+            return
+        names = ", ".join(differing)
+        hook = sys.modules.get("searchlight_hook")
+        if time.process_time() > LATEST_RESTART_S or (hook and hook.get_connection().is_used):
+            print(f"searchlight: {package} was imported with other values of {names}; see --cold", file=sys.stderr)
+            return
+        print(f"searchlight: begins again as a new process, since {names} of other trials differ", file=sys.stderr)
+        with contextlib.suppress(Exception):  # a stream may be closed
+            flush()
+        os.chdir(self.request["folder"])
+        os.execve(self.python, self.request["argv"], self.request["environment"])
+
+
+def is_imported_by_program() -> bool:
+    """Return whether the import at which WatchedSpec is asked is in a file that is no library's."""
+    frame: types.FrameType | None = inspect.currentframe()
+    for _ in range(3):  # this function, `compare` and the spec
+        frame = frame and frame.f_back
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and not is_library(frame.f_code.co_filename)
 
 
 def list_open_files() -> set[tuple[str, str]]:

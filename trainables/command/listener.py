@@ -26,6 +26,9 @@ POLL = 0.5  # seconds between two looks at the file of metrics
 LAST_WORDS = 5.0  # seconds for what processes still send when the program has ended
 
 
+Variables = dict[str, dict[str, str | None]]
+
+
 class Receiver(Protocol):
     """Takes measurements, as a queue does."""
 
@@ -45,10 +48,13 @@ class MetricListener:
     Attributes:
         modules: By process ID, the modules of site-packages that a Python process imported. Those come first whose
             import ended first.
+        variables: By process ID and package, the variables that had other values when its import began than when the
+            program began. None: it had been removed.
     """
 
     def __init__(self, settings: CommandSettings, receiver: Receiver, metrics_file: str = "") -> None:
         self.modules: dict[int, list[str]] = {}
+        self.variables: dict[int, Variables] = {}
         self._output = OutputPatterns(settings.metrics)
         self._receiver = receiver
         self._file = MetricsFile(Path(metrics_file)) if metrics_file else None
@@ -183,6 +189,8 @@ class MetricListener:
                     _send_stop(client)
         modules, process = message.get("modules"), message.get("process")
         if isinstance(modules, list) and isinstance(process, int):
+            variables = message.get("variables")
+            self.variables[process] = variables if isinstance(variables, dict) else {}
             self.modules[process] = [name for name in modules if isinstance(name, str)]
         metrics = message.get("metrics")
         if isinstance(metrics, dict):

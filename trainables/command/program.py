@@ -200,7 +200,9 @@ class Program:
         if self._server is None or not self._server.needs_modules:
             return
         if modules := self._listener.modules.get(self._process.pid):
-            self._server.prepare(self._launch.argv, self._launch.environment, self._folder.current, modules)
+            variables = self._listener.variables[self._process.pid]
+            launch, folder = self._launch, self._folder.current
+            self._server.prepare(launch.argv, launch.environment, folder, modules, variables)
         elif not self._has_asked and self.code is None:
             self._has_asked = True
             with contextlib.suppress(ProcessLookupError):

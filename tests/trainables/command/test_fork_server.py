@@ -92,10 +92,10 @@ class Gang:
     def add_program(self, name: str, text: str) -> None:
         (self.folder / name).write_text(textwrap.dedent(text))
 
-    def prepare(self, *modules: str, options: tuple[str, ...] = ()) -> bool:
+    def prepare(self, *modules: str, options: tuple[str, ...] = (), variables=None) -> bool:
         """Return whether the next program is forked."""
         argv = [sys.executable, *options, "program.py"]
-        self.server.prepare(argv, self.environment, self.folder, modules or ("slow",))
+        self.server.prepare(argv, self.environment, self.folder, modules or ("slow",), variables)
         return self.server.wait()
 
     def run(self, *words: str, create=None, **environment: str) -> tuple[int | None, str]:
@@ -242,6 +242,59 @@ def test_end_of_a_forked_program_leaves_libraries_alone(gang):
     assert gang.run("run.py") == (0, "end\nfreed")
     assert gang.prepare("large")
     assert gang.run("run.py") == (0, "end\n")
+
+
+READS = "import os; PROCESS = os.getpid(); LEVEL = os.environ.get('LEVEL')"
+SETS = """
+    import os, sys
+    print("LEVEL" in os.environ, flush=True)
+    os.environ["LEVEL"] = sys.argv[1]
+    {before}
+    import slow, later
+    print(slow.LEVEL, later.LEVEL, slow.PROCESS == os.getpid(), flush=True)
+"""
+AGAIN = "searchlight: begins again as a new process, since LEVEL of other trials differ"
+
+
+@pytest.mark.parametrize("case", ["same", "other"])
+def test_library_sees_what_the_program_has_set_before_its_import(gang, case):
+    gang.add_library("slow", READS)
+    gang.add_library("later", "import os; LEVEL = os.environ.get('LEVEL')")
+    gang.add_program("run.py", SETS.format(before=""))
+    assert gang.prepare("slow", "later", variables={"slow": {"LEVEL": "1"}, "later": {"LEVEL": "1"}})
+    level = "1" if case == "same" else "2"
+    again = "" if case == "same" else f"{AGAIN}\nFalse\n"
+    for _ in range(2):
+        assert gang.run("run.py", level) == (0, f"False\n{again}{level} {level} {case == 'other'}\n")
+    assert gang.notes == []
+
+
+def test_variable_that_the_first_program_did_not_set_is_seen(gang):
+    gang.add_library("slow", READS)
+    gang.add_program("run.py", SETS.format(before="").replace(" later.LEVEL,", "").replace(", later", ""))
+    assert gang.prepare()
+    assert gang.run("run.py", "1") == (0, f"False\n{AGAIN}\nFalse\n1 True\n")
+
+
+def test_program_that_has_reported_is_not_begun_again(gang):
+    gang.add_library("slow", READS)
+    before = "from types import SimpleNamespace as N; "
+    before += "sys.modules['searchlight_hook'] = N(get_connection=lambda: N(is_used=True))"
+    gang.add_program("run.py", SETS.format(before=before).replace(" later.LEVEL,", "").replace(", later", ""))
+    assert gang.prepare(variables={"slow": {"LEVEL": "1"}})
+    line = "searchlight: slow was imported with other values of LEVEL; see --cold"
+    assert gang.run("run.py", "2") == (0, f"False\n{line}\n1 False\n")
+
+
+def test_variable_set_between_two_imports_is_seen_by_the_second_library(gang):
+    gang.add_library("slow", READS)
+    gang.add_library("later", "import os; LEVEL = os.environ.get('LEVEL')")
+    text = "import os, slow; os.environ['LEVEL'] = '1'; import later; print(slow.LEVEL, later.LEVEL)"
+    gang.add_program(
+        "run.py", text + "; os.environ['LEVEL'] = '2'; import slow, later; print(slow.PROCESS == os.getpid())"
+    )
+    assert gang.prepare("slow", "later", variables={"later": {"LEVEL": "1"}})
+    assert gang.run("run.py") == (0, "None 1\nFalse\n")
 
 
 def test_relative_path_of_modules_belongs_to_the_folder_of_the_program(gang):

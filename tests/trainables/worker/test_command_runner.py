@@ -149,6 +149,28 @@ def test_later_programs_have_the_imports_of_the_first_one(project, monkeypatch):
     assert worker.recycle_reason == ""
 
 
+def test_forked_program_has_libraries_that_saw_its_variables(project, monkeypatch):
+    libraries = project.folder.parent / "site-packages"
+    libraries.mkdir()
+    (libraries / "slow.py").write_text("import os; LEVEL, PROCESS = os.environ.get('LEVEL', '-1'), os.getpid()")
+    monkeypatch.setenv("PYTHONPATH", str(libraries), prepend=os.pathsep)
+    project.write("""
+        import os, sys
+        os.environ["LEVEL"] = {"2": "4"}.get(sys.argv[1], "3")
+        import slow
+        print(f"step 1 loss {slow.LEVEL}{int(slow.PROCESS == os.getpid())}")
+    """)
+    worker = project.worker("{trial}")
+    assert worker._server is not None
+    found = []
+    for trial in range(4):
+        found += losses(worker.run(project.segment(trial=trial)))
+        worker.drop_trial_unless_continued(None)
+        assert worker._server.wait()
+    assert found == [31, 30, 41, 30]
+    assert project.output(2)[0].startswith("searchlight: begins again as a new process, since LEVEL")
+
+
 def test_program_that_prints_its_metric_gives_its_imports_before_it_is_stopped(project, monkeypatch):
     libraries = project.folder.parent / "site-packages"
     libraries.mkdir()

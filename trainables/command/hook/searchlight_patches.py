@@ -17,6 +17,7 @@ import searchlight_hook as hook
 from searchlight_trainers import build_hugging_face_callback, build_keras_callback, build_lightning_callback
 
 ASK = signal.SIGURG  # asks for what a process has imported; processes without a handler ignore it
+_variables: dict[str, dict[str, str | None]] = {}  # by package, those that had changed when its import began
 _inside = threading.local()  # a logger that calls another one is heard once
 
 
@@ -27,7 +28,7 @@ def install() -> None:
     for name, patch in PATCHES.items():
         if name in sys.modules:
             attempt(patch, sys.modules[name])
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, Finder(dict(os.environ)))
     sys.meta_path.append(PublicModule())
     hook.get_connection().greeting = describe_process
     atexit.register(say_modules)
@@ -43,7 +44,7 @@ def attempt(action: Callable[..., Any], *arguments: Any, **options: Any) -> None
 
 
 def describe_process() -> dict[str, Any]:
-    """Return the modules of site-packages that this process has imported.
+    """Return the modules of site-packages that this process has imported, and the variables that they found changed.
 
     Those come first whose import ended first.
     """
@@ -52,7 +53,8 @@ def describe_process() -> dict[str, Any]:
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if isinstance(origin, str) and ("site-packages" in origin or "dist-packages" in origin):
             names.append(name)
-    return {"modules": names}
+    packages = {name.partition(".")[0] for name in names}
+    return {"modules": names, "variables": {name: _variables[name] for name in packages & _variables.keys()}}
 
 
 def say_modules() -> None:
@@ -207,10 +209,22 @@ PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 class Finder:
-    """Finds modules of PATCHES as Python does, and patches them after their import."""
+    """Finds modules of PATCHES as Python does, and patches them after their import.
+
+    Args:
+        environment: The variables when the program began.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module of PATCHES, or None."""
+        """Return the spec of a module of PATCHES, or None. Note the variables that have changed so far."""
+        if path is None:
+            now = dict(os.environ)
+            names = [each for each in {**self.environment, **now} if self.environment.get(each) != now.get(each)]
+            if names:
+                _variables.setdefault(name, {each: now.get(each) for each in names})
         if name not in PATCHES:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
