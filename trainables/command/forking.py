@@ -392,14 +392,12 @@ class Ending:
         self.known = list(sys.modules.values())
 
     def end(self, code: int) -> None:
-        """End this process."""
+        """End this process. Python itself ends one with threads that it has to wait for."""
+        if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+            sys.exit(code)
         with contextlib.suppress(BaseException):  # they are printed, and change no exit code
-            if "threading" in sys.modules:
-                sys.modules["threading"]._shutdown()
-        with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
-        if "threading" in sys.modules:
-            sys.modules["threading"].excepthook = lambda *_: None  # type: ignore[attr-defined]
+        threading.excepthook = lambda *_: None
         with contextlib.suppress(Exception):  # a stream may be closed or broken, as for the next ones
             flush()
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
