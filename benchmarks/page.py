@@ -25,6 +25,7 @@ STUDIES = {
     "search_quality": "an hour",
     "search_quality_peers": "21 min",
     "search_quality_seconds": "7 min",
+    "search_quality_stopping": "22 min beside other work",
     "search_variants": "many hours",
     "confirmation": "",
     "importances": "",

@@ -44,6 +44,7 @@ PEER = "ray"
 RUNS = RESULTS / "search_quality.parquet"
 SEEDS = 40  # the recorded ones, so that nothing needs to run without options
 OURS = ("hyperband", "asha")
+SEARCHLIGHT = (*OURS, "median", "asha-stop")  # the sides that are compared with each other side
 PUBLISHED = (*OURS, "ray", "random", "optuna-hyperband")  # the sides that are recorded on all problems
 # The problems of each row are left out together when the choice of OURS is checked.
 GROUPS = (
@@ -86,17 +87,17 @@ def pair_with_peer(problem: Problem, sides: dict[str, list[Row]], side: str, pee
     return Pair(ours / (problem.worst - problem.best), theirs / (problem.worst - problem.best))
 
 
-def pair_finals(problem: Problem, sides: dict[str, list[Row]], side: str, judged: str) -> Pair:
-    """Return the final regrets of `side` and of the peer as `pair_with_peer` does, with another criterion.
+def pair_finals(problem: Problem, sides: dict[str, list[Row]], side: str, judged: str, peer: str = PEER) -> Pair:
+    """Return the final regrets of `side` and of `peer` as `pair_with_peer` does, with another criterion.
 
     "by best": both are judged by their best reports. "at rest": trials of `side` that are training at the end do not
     count.
     """
-    pair = pair_with_peer(problem, sides, side)
+    pair = pair_with_peer(problem, sides, side, peer)
     ours, theirs = (
         np.array([[row.by_best_report if judged == "by best" else row.at_rest] for row in sides[name]])
         / (problem.worst - problem.best)
-        for name in (side, PEER)
+        for name in (side, peer)
     )
     return Pair(ours, theirs if judged == "by best" else pair.theirs[:, -1:])
 
@@ -164,11 +165,14 @@ def summarize(
         for judged in ("by best", "at rest"):
             pairs = [pair_finals(problem, outcomes[problem.name], side, judged) for problem in problems]
             yield from measure(side, "all", f"{PEER}, {judged}", pairs, ["final_ratio", "wins"])
-    peers = [side for side in sides if side not in OURS]
-    for side in (side for side in sides if side in OURS):
+    peers = [side for side in sides if side not in SEARCHLIGHT]
+    for side in (side for side in sides if side in SEARCHLIGHT):
         for peer in (peer for peer in sides if peer not in (side, PEER)):
-            pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in problems]
-            yield from measure(side, "all", peer, pairs, ["final_ratio"])
+            for kind, chosen in kinds.items():
+                pairs = [pair_with_peer(problem, outcomes[problem.name], side, peer) for problem in chosen]
+                yield from measure(side, kind, peer, pairs, ["final_ratio"])
+            pairs = [pair_finals(problem, outcomes[problem.name], side, "by best", peer) for problem in problems]
+            yield from measure(side, "all", f"{peer}, by best", pairs, ["final_ratio"])
         for kind, chosen in kinds.items():
             found = [(problem, outcomes[problem.name]) for problem in chosen]
             pairs = [pair_with_peer(problem, rows, side, find_best_peer(rows, peers)) for problem, rows in found]
