@@ -2,7 +2,7 @@
 
 W&B's agent asks a server what to run. Here, functions in its place answer at once; the rest is the agent itself.
 
-    python benchmarks/driver/reference_programs.py loop|syne-tune|wandb TRIALS FOLDER
+    python benchmarks/command/reference_programs.py loop|syne-tune|wandb TRIALS FOLDER
 """
 
 import multiprocessing
