@@ -10,7 +10,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from scipy.special import ndtr
 
 from searchlight.search.private_api import (
     ParzenEstimator,
@@ -179,6 +178,8 @@ def compute_log_density(estimator: ParzenEstimator, name: str, values: NDArray[n
         name: The name of the parameter.
         values: The values in Optuna's internal representation.
     """
+    from scipy.special import ndtr  # half a second, which --help does not need
+
     weights, (kernels,) = get_mixture(estimator)
     if not hasattr(kernels, "mu"):
         return np.asarray(estimator.log_pdf({name: values}))
