@@ -41,7 +41,7 @@ LAYERS = [
     ("trainables.task",),
     ("trainables.update",),
     ("trainables.context", "trainables.filesystem", "trainables.flatten", "trainables.ports", "trainables.precision"),
-    ("trainables.private_api",),
+    ("trainables.private_api", "trainables.device_errors"),
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.solver", "models.liquid.losses", "models.liquid.task_stream"),
     ("models.arc.agent", "models.arc.policy", "models.arc.prompt", "models.liquid.continual", "models.liquid.network"),

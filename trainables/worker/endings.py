@@ -7,6 +7,7 @@ import torch
 
 from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import Context
+from searchlight.trainables.device_errors import is_out_of_memory
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import describe_missing_file
 from searchlight.trainables.update.reduction import PeerFailed
@@ -47,6 +48,8 @@ def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
 
 def is_lost_peer(error: BaseException) -> bool:
     """Return whether a collective raised `error` because another rank is gone. Gloo has no type for it."""
+    if is_out_of_memory(error):  # NCCL's, of this rank
+        return False
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
 
@@ -55,6 +58,4 @@ def format_reason(error: BaseException) -> str:
     """Return why a trial failed, as one line."""
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    # On the CPU, torch raises a plain RuntimeError.
-    memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message
-    return f"out of memory: {message}" if memory else message + describe_missing_file(error)
+    return f"out of memory: {message}" if is_out_of_memory(error) else message + describe_missing_file(error)

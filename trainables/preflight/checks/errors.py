@@ -1,5 +1,6 @@
 """What a task raised, as a finding with the name of the fault and the line of the task."""
 
+from searchlight.trainables.device_errors import is_out_of_memory
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.checks.structure import find_structure
 from searchlight.trainables.preflight.findings import (
@@ -53,8 +54,6 @@ MESSAGES = {
     "must hold a parameter that requires a gradient": "nothing-to-train",
     "must give each trainable parameter to an optimizer": "no-optimizer",
     "must be fp32, but got": "half-precision-parameter",
-    "out of memory": "does-not-fit",
-    "can't allocate memory": "does-not-fit",
     "must return the objective": "objective-missing",
 }
 PHASES = {"build": "build-fails", "train": "training-fails", "evaluate": "evaluation-fails", "done": "training-fails"}
@@ -64,6 +63,8 @@ def name_error(error: BaseException, phase: str) -> str:
     """Return the name of the kind of finding for `error`, which was raised in `phase`."""
     if isinstance(error, Diverged) and error.kind == "objective":
         return "objective-not-finite"
+    if is_out_of_memory(error):
+        return "does-not-fit"
     text = str(error)
     return next((name for words, name in MESSAGES.items() if words in text), PHASES[phase])
 

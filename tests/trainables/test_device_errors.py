@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from searchlight.trainables.device_errors import is_out_of_memory
+
+NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+)
+ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
+        RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        torch.distributed.DistBackendError(f"{NCCL}Cuda failure 2 'out of memory'"),
+        torch.distributed.DistBackendError(f"{NCCL}Failed to CUDA calloc 2097152 bytes"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_is_recognized_in_every_spelling(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError(ASSERT),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+        torch.distributed.DistBackendError(f"{NCCL}Cuda failure 710 'device-side assert triggered'"),
+        ValueError("the puzzle must fit, but it is out of memory cells"),
+    ],
+)
+def test_other_error_is_not_out_of_memory(error):
+    assert not is_out_of_memory(error)
+
+
+def test_out_of_memory_is_found_as_the_cause():
+    error = ValueError("the batch cannot be built")
+    error.__cause__ = MemoryError()
+    assert is_out_of_memory(error)
