@@ -54,6 +54,7 @@ RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package 
 PRIVATE_LIBRARIES = ("ray", "optuna", "torch")
 # Names of the standard library, and the id of a trial of Optuna, which has no other name.
 ALLOWED = {
+    "_DummyThread",
     "_current_frames",
     "_exit",
     "_fields",

@@ -109,6 +109,8 @@ def _find_threads() -> dict[threading.Thread, str]:
         thread: thread.name
         for thread in threading.enumerate()
         if thread not in compilers
+        # A thread of C++ that ran Python once, as backward on a GPU does. It stays listed after its end.
+        and not isinstance(thread, threading._DummyThread)
         and type(thread).__module__.partition(".")[0] not in LASTING_THREADS
         and str(getattr(getattr(thread, "_target", None), "__module__", "")).partition(".")[0] not in LASTING_THREADS
     }

@@ -1,5 +1,6 @@
 """Show that what a trial leaves in its process, and nobody can take back, recycles the process."""
 
+import _thread
 import gc
 import io
 import multiprocessing
@@ -80,9 +81,19 @@ LEAVES: dict[str, tuple[Callable[[], Any], str]] = {
     "a process": (partial(start_process, PAUSE), f"the trial left 1 process running: {sys.executable} -c import"),
     "a process group": (make_group, "the trial left 1 process group: 1 ranks"),
 }
+
+
+def run_python_in_a_thread_of_c() -> None:
+    """As backward does on a GPU, in whose thread logging asks for the current thread."""
+    ended = threading.Event()
+    _thread.start_new_thread(lambda: (threading.current_thread(), ended.set()), ())
+    ended.wait()
+
+
 ENDS: dict[str, Callable[[], Any]] = {
     "": lambda: None,
     "a thread that ends soon": partial(start_thread, "late", GRACE_BEGAN),
+    "a thread of C++ that ran Python": run_python_in_a_thread_of_c,
     "a pool of threads that nobody holds": lambda: ThreadPoolExecutor(2, "late").submit(int),
     "a file that nobody holds": leave_file_to_the_collector,
     "a process that has ended": lambda: os.waitid(os.P_PID, start_process(""), os.WEXITED | os.WNOWAIT),
