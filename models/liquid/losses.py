@@ -61,19 +61,18 @@ def measure_errors(kind: Kind, network: LiquidNetwork, samples: Samples, allowed
     state of the one before it in its lane. Non-finite outputs make the sum NaN, since argmax would accept a NaN as a
     label.
     """
-    total, count = 0.0, 0
+    totals, count = list[Tensor](), 0
     for outputs, targets in _answer_batches(kind, network, samples, batch_size):
-        if not outputs.isfinite().all():
-            return math.nan, 1
         if kind == "labels":
-            wrong = mask_logits(outputs, allowed).argmax(-1) != targets
-            total, count = total + float(wrong.sum()), count + len(targets)
+            error = (mask_logits(outputs, allowed).argmax(-1) != targets).sum().to(outputs.dtype)
         elif kind == "bytes":
-            nats = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="sum")
-            total, count = total + float(nats) / math.log(2), count + targets.numel()
+            error = F.cross_entropy(outputs.flatten(0, 1), targets.flatten().long(), reduction="sum")
         else:
-            total, count = total + float((outputs - targets).square().sum()), count + targets.numel()
-    return total, count
+            error = (outputs - targets).square().sum()
+        totals.append(torch.where(outputs.isfinite().all(), error, math.nan))
+        count += targets.numel()
+    total = sum(torch.stack(totals).tolist()) if totals else 0.0  # the only wait for the GPU
+    return (total / math.log(2) if kind == "bytes" else total), count
 
 
 def compute_score(kind: Kind, error: float) -> float:

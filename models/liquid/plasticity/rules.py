@@ -57,8 +57,8 @@ class Rule(ABC):
         """Return the initial state of each of `post` neurons. It is empty for a rule without a state."""
         return []
 
-    def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
-        """Return the state after sequences of `steps` steps with the mean activity `activity`."""
+    def remember(self, state: Tensor, activity: Tensor, steps: Tensor) -> Tensor:
+        """Return the state after sequences of `steps` steps, of shape (), with the mean activity `activity`."""
         return state
 
     def compute_directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
@@ -146,7 +146,7 @@ class Homeostatic(Pair):
     def start(self, post: int) -> list[float]:
         return [0.0] * post
 
-    def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
+    def remember(self, state: Tensor, activity: Tensor, steps: Tensor) -> Tensor:
         return state + self.strength * (activity - self.target)
 
     def get_inhibition(self, state: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class BCM(Rule):
     def start(self, post: int) -> list[float]:
         return [self.target] * post
 
-    def remember(self, state: Tensor, activity: Tensor, steps: float) -> Tensor:
+    def remember(self, state: Tensor, activity: Tensor, steps: Tensor) -> Tensor:
         return _update_mean(state, activity, steps / self.tau_theta)
 
     def compute_directions(self, potentiation: Tensor, depression: Tensor, state: Tensor) -> list[Tensor]:
@@ -214,6 +214,6 @@ def _correlate(post: Tensor, pre: Tensor) -> Tensor:
     return post.flatten(0, 1).T @ pre.flatten(0, 1)
 
 
-def _update_mean(mean: Tensor, value: Tensor, time: float) -> Tensor:
+def _update_mean(mean: Tensor, value: Tensor, time: Tensor) -> Tensor:
     """Return the exponential mean after `value` has lasted for `time` time constants."""
-    return mean.lerp(value, -math.expm1(-time))
+    return mean.lerp(value, -torch.expm1(-time))

@@ -113,7 +113,9 @@ class PlasticSynapses(nn.Module):
             sums = self.rule.compute_sums(pre.to(self.weight.dtype), post.to(self.weight.dtype))
         for pending, value in zip(self.get_pending()[:3], sums, strict=True):
             pending += value
-        self.pending_counts += self.pending_counts.new_tensor([len(pre), len(pre) * pre.shape[1]])
+        samples, steps = self.pending_counts  # added to as numbers: a tensor of them would be copied to the GPU
+        samples += len(pre)
+        steps += len(pre) * pre.shape[1]
 
     def get_pending(self) -> list[Tensor]:
         """Return the sums since the last update and then the counts, to be summed over ranks in place."""
@@ -137,9 +139,7 @@ class PlasticSynapses(nn.Module):
         Raises:
             ValueError: The sums are not finite. The weights stay unchanged.
         """
-        samples, steps = self.pending_counts.tolist()
-        if not steps:
-            return None
+        samples, steps = self.pending_counts
         potentiation, depression, activity = (pending / steps for pending in self.get_pending()[:3])
         state = self.rule.remember(self.state, activity, steps / samples)
         directions = self.rule.compute_directions(potentiation, depression, state)
@@ -153,7 +153,10 @@ class PlasticSynapses(nn.Module):
             "weight": weight.mean() / self.w_max,
             "bound": ((weight / self.w_max - 0.5).abs() >= 0.49).to(weight.dtype).mean(),
         } | {f"rate_{name}": rate for name, rate in zip(self.rule.terms, rates, strict=True)}
-        told = dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
+        pending_steps, *read = torch.stack([steps, *figures.values()]).tolist()  # the only wait for the GPU
+        if not pending_steps:
+            return None
+        told = dict(zip(figures, read, strict=True))
         if not math.isfinite(told["change"]):
             raise ValueError("spikes must be finite, but got some that are not. Discard windows that were skipped.")
 

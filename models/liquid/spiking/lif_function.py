@@ -39,7 +39,9 @@ class _LIFSequence(torch.autograd.Function):
     def forward(
         ctx: Any, current: Tensor, keep: Tensor, threshold: Tensor, state: Tensor, surrogate: str, slope: float
     ) -> tuple[Tensor, Tensor]:
-        charged, spikes, membranes = (torch.empty(current.shape).to(current) for _ in range(3))
+        charged, spikes, membranes = (
+            torch.empty_like(current, memory_format=torch.contiguous_format) for _ in range(3)
+        )
         # v_t = k_t u_{t-1} + I_t (leak and integrate), s_t = [v_t > theta] (fire), u_t = v_t - theta s_t (soft reset).
         before = state
         kept = keep.unbind() if keep.dim() == 3 else [keep] * len(current)

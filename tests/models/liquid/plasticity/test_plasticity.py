@@ -83,7 +83,7 @@ def test_the_threshold_of_bcm_follows_the_squared_rate() -> None:
     for y, threshold in ((0.1, 0.1), (0.2, 0.4)):  # y^2 / target
         state = torch.tensor(rule.start(1))
         for _ in range(50):
-            state = rule.remember(state, torch.tensor([y**2 / 0.1]), steps=50)
+            state = rule.remember(state, torch.tensor([y**2 / 0.1]), steps=torch.tensor(50.0))
         torch.testing.assert_close(state, torch.tensor([threshold]))
 
 
@@ -140,8 +140,10 @@ def test_constants_out_of_range_are_refused(rule: type[Rule], constants: dict[st
 def test_bcm_remembers_a_long_sequence_like_short_ones() -> None:
     rule = BCM()
     start, activity = torch.tensor(rule.start(2)), torch.tensor([0.0, 0.7])
-    twice = rule.remember(rule.remember(start, activity, steps=150), activity, steps=150)
-    torch.testing.assert_close(twice, rule.remember(start, activity, steps=300))
+    twice = rule.remember(
+        rule.remember(start, activity, steps=torch.tensor(150.0)), activity, steps=torch.tensor(150.0)
+    )
+    torch.testing.assert_close(twice, rule.remember(start, activity, steps=torch.tensor(300.0)))
     assert (twice - activity).abs().max() < (start - activity).abs().max()
 
 
