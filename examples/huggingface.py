@@ -34,7 +34,6 @@ def train_fn(config):
         per_device_train_batch_size=16,
         eval_strategy="epoch",
         save_strategy="epoch",
-        use_cpu=True,
         disable_tqdm=True,
         report_to="none",
     )
