@@ -20,15 +20,24 @@ from searchlight.trainables.update import UpdateReport
 from searchlight.trainables.update.lr_schedules import warmup_cosine
 
 TESTED = 64  # sequences of an evaluation batch
-# Peak FLOP/s of dense matrix products by GPU name: in half precision, and in fp32 without TF32. Source: the
-# manufacturer's data sheets, for the models with the fastest interface.
-PEAKS: Mapping[str, tuple[float, float]] = {
-    "H200": (989e12, 67e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-    "T4": (65e12, 8.1e12),
+# Peak FLOP/s of dense matrix products by GPU name: in half precision with fp32 sums, and in fp32 without TF32. The third
+# number is that of the multiprocessors. Source: the manufacturer's data sheets, for the models with the fastest interface.
+PEAKS: Mapping[str, tuple[float, float, int]] = {
+    "B200": (2250e12, 75e12, 148),
+    "GH200": (989e12, 67e12, 132),
+    "H200": (989e12, 67e12, 132),
+    "H100": (989e12, 67e12, 132),
+    "A100": (312e12, 19.5e12, 108),
+    "V100": (125e12, 15.7e12, 80),
+    "L40S": (362e12, 91.6e12, 142),
+    "L4": (121e12, 30.3e12, 58),
+    "A10G": (70e12, 35e12, 80),
+    "A10": (125e12, 31.2e12, 72),
+    "T4": (65e12, 8.1e12, 40),
+    "A6000": (155e12, 38.7e12, 84),
+    "5090": (210e12, 105e12, 170),
+    "4090": (165e12, 82.6e12, 128),
+    "3090": (71e12, 35.6e12, 82),
 }
 
 
@@ -112,13 +121,15 @@ class LmTask(Task[LmConfig]):
         length, test = self.config.length, self.corpus.test
         count = (len(test) - 1) // length
         starts = torch.linspace(0, count - 1, min(count, self.config.test_samples)).long() * length
-        total, weight = 0.0, 0
+        totals, weight = list[Tensor](), 0
         for some in self.context.shard(starts, TESTED, shuffle=False):
             windows = test[some[:, None] + torch.arange(length + 1)].to(self.context.device)
             loss, _ = self._measure(windows)
-            total, weight = total + loss.sum().item(), weight + loss.numel()
+            totals.append(loss.sum())
+            weight += loss.numel()
+        total = sum(torch.stack(totals).tolist()) if totals else math.nan  # the only wait for the GPU
         report: dict[str, float | tuple[float, float]] = {
-            "val/bpb": (total / weight / math.log(2) if weight else math.nan, weight),
+            "val/bpb": (total / max(weight, 1) / math.log(2), weight),
             "val/bpb_baseline": self.corpus.baseline,
         }
         if self.seen:
@@ -139,9 +150,15 @@ class LmTask(Task[LmConfig]):
 
 
 def get_peak(device: torch.device, precision: Precision) -> float | None:
-    """Return the peak FLOP/s of `device` in `precision`, or None if it is unknown."""
+    """Return the peak FLOP/s of `device` in `precision`, or None if it is unknown.
+
+    A slice of a GPU (MIG) and a model with fewer multiprocessors have their share of the peak.
+    """
     if device.type != "cuda":
         return None
-    words = torch.cuda.get_device_name(device).replace("-", " ").split()
-    half, full = next((peaks for name, peaks in PEAKS.items() if name in words), (None, None))
-    return half if precision.mode.autocast else full
+    properties = torch.cuda.get_device_properties(device)
+    words = properties.name.replace("-", " ").split()
+    for name, (half, full, processors) in PEAKS.items():
+        if name in words:
+            return (half if precision.mode.autocast else full) * properties.multi_processor_count / processors
+    return None

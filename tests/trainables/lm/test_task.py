@@ -5,6 +5,7 @@ import os
 import shutil
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,21 @@ def test_flops_and_peaks_are_those_of_the_definitions(monkeypatch):
     counted = 256 * 12 + 3 * (4 * 12 * 12 + 3 * 12 * 32)
     assert count_flops(model, 16) == 6 * counted + 12 * 3 * 12 * 16
     assert get_peak(torch.device("cpu"), Precision.FP32) is None
-    for name, expected in {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12, "Other": None}.items():
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
-        assert get_peak(torch.device("cuda"), Precision.BF16) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "processors", "precision", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", 132, "BF16", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 108, "BF16", 312e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, "BF16", 312e12 * 14 / 108),
+        ("NVIDIA A10G", 80, "FP32", 35e12),
+        ("NVIDIA A10", 72, "FP16", 125e12),
+        ("NVIDIA GeForce RTX 4090", 128, "FP32", 82.6e12),
+        ("Other", 80, "BF16", None),
+    ],
+)
+def test_peak_is_that_of_the_slice_or_whole_gpu(monkeypatch, name, processors, precision, expected):
+    found = SimpleNamespace(name=name, multi_processor_count=processors)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    assert get_peak(torch.device("cuda"), Precision[precision]) == expected
