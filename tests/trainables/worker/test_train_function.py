@@ -10,8 +10,10 @@ import threading
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import ray
 from ray.train.v2._internal.execution import train_fn_utils
 
 from searchlight.trainables.checkpoint import directory
@@ -20,6 +22,7 @@ from searchlight.trainables.worker import messages, session
 from searchlight.trainables.worker.messages import SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session, TrialEnded
 from searchlight.trainables.worker.train_function import FunctionRunner
+from searchlight.trainables.worker.worker import GangMember
 from tests.trainables.worker import train_functions
 from tests.trainables.worker.local_worker import metrics
 
@@ -225,6 +228,38 @@ def test_workers_move_between_segments_only_if_the_trial_is_saved(stretch):
     assert not worker.must_continue
     list(worker.run(stretch(epoch=2, until=3, every=2)))
     assert worker.must_continue
+
+
+def test_function_that_waits_ends_before_its_workers_move(stretch, monkeypatch):
+    reason, runner, leaves = "node 10.0.0.3 is going away", workers("closes"), threading.Event()
+
+    def wait_for_segments():
+        yield 1, stretch(until=2, saves=True)
+        leaves.set()
+        assert runner.stopping.wait(LIMIT_S)
+        yield 2, stretch(epoch=2, until=4, saves=True)
+
+    monkeypatch.setattr(ray, "get", lambda answer: answer)
+    monkeypatch.setattr(ray, "wait", lambda calls: None)
+    registry, segments = Mock(), wait_for_segments()
+    registry.wait_for_segment.remote = lambda gang, turn: next(segments)
+    registry.wait_for_stop.remote = lambda gang: (not leaves.wait(), reason)
+    thread = threading.Thread(target=GangMember(registry, "gang", runner).work)  # its heartbeats end with it
+    thread.start()
+    thread.join()
+    registry.end_gang.remote.assert_called_once_with("gang", reason)
+    assert train_functions.SEEN == ["closed 0"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_failed_function_leaves_the_part_of_another_rank(stretch, tmp_path, monkeypatch, ranks):
+    monkeypatch.setattr(Context, "broadcast_object", lambda self, value: value)
+    part = tmp_path / "trial-0" / f"epoch-1-a{directory.STAGING}"
+    failing = stretch(part=str(part))
+    assert last("fails_while_another_rank_writes", failing, context=Context("cpu", 0, ranks)).outcome == "failed"
+    assert part.exists() == (ranks == 2)
+    run("resumes", stretch())
+    assert not part.exists(), "the next start deletes it"
 
 
 def test_function_that_returns_has_completed_its_trial(stretch):

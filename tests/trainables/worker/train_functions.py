@@ -68,11 +68,16 @@ def fails_later(config):
     raise RuntimeError("late")
 
 
+def fails_while_another_rank_writes(config):
+    Path(config["part"]).mkdir(parents=True)
+    raise RuntimeError("alone")
+
+
 def closes(config):
     """Reports for ever, and closes what it has open."""
     try:
         while True:
-            ray.train.report({"loss": 1.0})
+            ray.train.report({"loss": 1.0}, checkpoint=save(epoch=1) if config.get("saves") else None)
     finally:
         SEEN.append(f"closed {config['trial']}")
 
