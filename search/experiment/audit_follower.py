@@ -10,7 +10,7 @@ import ray
 
 from searchlight.search.config import SearchConfig
 from searchlight.search.errors import UsageError
-from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.execution.cluster.connection import find_lost_process, join_thread
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import build_request, identify_audit
 from searchlight.search.experiment.stop import StopRequest
@@ -21,6 +21,8 @@ from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables.filesystem.atomic_file import write_atomic
+
+RESTART_S = 1.0  # before a registry that was killed is asked again
 
 
 class AuditFollower:
@@ -44,7 +46,7 @@ class AuditFollower:
         self.result: dict[str, Any] | None = None
         self.passed: bool | None = None
         self._config, self._identity = config, identity
-        self._is_over = False  # the search
+        self._over = threading.Event()  # of the search
         self._registry, self._progress, self._stop = registry, progress, stop
         self._thread = threading.Thread(target=self._follow, daemon=True, name="preflight")
         self._thread.start()
@@ -53,7 +55,7 @@ class AuditFollower:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._is_over = True
+        self._over.set()
         self._registry.record_audit.remote(None)
         join_thread(self._thread)
 
@@ -73,14 +75,30 @@ class AuditFollower:
 
     def _follow(self) -> None:
         try:
-            audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
+            audit = self._wait_for_audit()
         except ray.exceptions.RayError:  # Ray is lost, which the search finds out by itself
             return  # and `passed` stays None: the trials that wait for the audit continue after a resume
         if audit is not None:
             self._tell(audit)
-        elif not self._is_over:
+        elif not self._over.is_set():
             self._progress.warn("preflight: the task is not audited: its audit broke off")
         self.passed = audit is None or not audit["has_errors"]
+
+    def _wait_for_audit(self) -> dict[str, Any] | None:
+        """Return the audit, or None at the end of the search. If the registry was killed, other workers audit again.
+
+        Raises:
+            RayError: Ray is lost.
+        """
+        while True:
+            try:
+                audit: dict[str, Any] | None = ray.get(self._registry.wait_for_audit.remote())
+                return audit
+            except ray.exceptions.RayActorError:
+                if self._over.wait(RESTART_S):
+                    return None
+                if find_lost_process():
+                    raise
 
     def _tell(self, audit: dict[str, Any]) -> None:
         self.result = audit if self._stop.asked.is_set() else {**audit, "of": self._identity}

@@ -11,7 +11,7 @@ from ray.tune.execution import class_cache
 
 from searchlight.search.errors import StoreError
 from searchlight.search.execution.tune_scheduler import RayLost
-from searchlight.search.experiment import ray_run
+from searchlight.search.experiment import audit_follower, ray_run
 from searchlight.search.experiment.audit_follower import AuditFollower
 from searchlight.search.experiment.ray_run import _restrict_environment, _run_trials
 from searchlight.search.experiment.stop import StopRequest
@@ -68,6 +68,19 @@ def test_trials_that_wait_for_the_audit_are_interrupted_if_ray_is_lost(passed, m
     with pytest.raises(StoreError, match="a process of Ray has ended"):
         _run_trials(searcher, None, stoppers, stop, tmp_path, nullcontext())
     assert get_outcome(study.get_trial(0)) == ("failed" if passed else "interrupted")
+
+
+def test_audit_is_waited_for_again_after_its_registry_was_killed(monkeypatch, tmp_path):
+    monkeypatch.setattr(audit_follower, "RESTART_S", 0.0)
+    found = {"findings": [], "has_errors": False, "costs": [], "seconds": 1.0, "left_out": []}
+    monkeypatch.setattr(ray, "get", Mock(side_effect=[ray.exceptions.ActorUnavailableError("", None), found]))
+    registry = SimpleNamespace(
+        wait_for_audit=SimpleNamespace(remote=lambda: None), record_audit=SimpleNamespace(remote=lambda audit: None)
+    )
+    config, stop = SimpleNamespace(local_path=tmp_path), SimpleNamespace(asked=threading.Event())
+    with AuditFollower(registry, config, "", Mock(), stop) as follower:
+        follower._thread.join()
+        assert follower.passed, "trials that failed meanwhile have failed"
 
 
 def test_audit_stays_unknown_if_ray_is_lost(monkeypatch):
