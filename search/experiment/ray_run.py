@@ -1,6 +1,7 @@
 """Runs the trials of a search on Ray, with the services that follow them. Importing this file imports Ray and Tune."""
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -35,6 +36,7 @@ from searchlight.search.experiment.audit_follower import AuditFollower, follow_a
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import find_unsupported_modes
 from searchlight.search.experiment.stop import RESERVE, StopRequest
+from searchlight.search.folder.locations import process_folder
 from searchlight.search.formatting import pluralize, resume_hint
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.console.tables import SafeStream
@@ -267,6 +269,7 @@ def _end_if_stuck(
             progress.__exit__()
             print(f"the search has ended: {lost}.", file=SafeStream(sys.stderr), flush=True)
         finally:
+            shutil.rmtree(process_folder(), ignore_errors=True)  # which the end below would leave
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="lost-ray").start()

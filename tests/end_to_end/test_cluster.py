@@ -139,6 +139,8 @@ def test_stopped_trials_leave_no_placement_group(cluster):
 @pytest.mark.slow
 def test_search_whose_head_is_killed_ends_in_good_order(cluster):
     found, _, cli = cluster(nodes=1)
+    (temporary := cli.folder / "temporary").mkdir()
+    cli.env["TMPDIR"] = str(temporary)
     process = cli.start("toy.py:Toy", "--trials", "50", "--name", "headless", "--set", "pause_s=0.2")
     wait_until(lambda: contains(cli.folder / "runs" / "headless" / "study.journal", "report/1"), process)
     for name in ("gcs_server", "raylet"):
@@ -154,6 +156,7 @@ def test_search_whose_head_is_killed_ends_in_good_order(cluster):
     client = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("Toy").experiment_id])
     assert sorted({run.info.status for run in runs}) == ["FAILED", "KILLED"], "the parent, and the trials"
+    assert not [*temporary.glob("searchlight*")], "the search removes its temporary folders"
 
 
 def test_no_garbage_is_collected_while_ray_shuts_down(monkeypatch):

@@ -25,6 +25,7 @@ from searchlight.search.errors import StoreError
 from searchlight.search.execution.cluster.head_watch import HeadWatch, extend_reconnect_time
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
 from searchlight.search.execution.cluster.session_cleanup import end_session_processes, remove
+from searchlight.search.folder.locations import process_folder
 from searchlight.trainables.registry import link_modules
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def ray_session(code: Path | None) -> Iterator[None]:
 
 def _join_cluster(code: Path | None, services: ExitStack) -> None:
     global _head
-    folder = services.enter_context(tempfile.TemporaryDirectory(prefix="searchlight-"))
+    folder = services.enter_context(tempfile.TemporaryDirectory(dir=process_folder()))
     links = link_modules(Path(folder, "modules"), code).iterdir()
     with _restored_environment():
         limit_s = extend_reconnect_time()
