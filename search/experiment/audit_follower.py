@@ -124,15 +124,19 @@ def follow_audit(
     stop: StopRequest,
 ) -> AuditFollower | None:
     """Begin to follow the audit of the task, unless the user or an earlier run of the search makes it needless."""
-    config, known = plan.config, study.metadata.get("preflight", {})
-    if plan.command:
+    config = plan.config
+    if plan.command or config.no_preflight or is_audited(plan, study):
         return None
     request = build_request(plan.space, config.workers, is_quick=True)
-    identity = identify_audit(request, study.metadata["files"])
-    if config.no_preflight or (identity and known.get("of") == identity and not known["has_errors"]):
-        return None
-    audit = AuditFollower(registry, config, identity, progress, stop)
+    audit = AuditFollower(registry, config, identify_audit(request, study.metadata["files"]), progress, stop)
     audit.request = asdict(request)
     if plan.source.task_class is None or config.workers > 1:
         audit.passed = True  # the audit of a function, or of one rank of several, has no errors
     return services.enter_context(audit)
+
+
+def is_audited(plan: SearchPlan, study: SearchStudy) -> bool:
+    """Return whether an earlier run of the search has audited the same task on this machine, and found no errors."""
+    request, known = build_request(plan.space, plan.config.workers, is_quick=True), study.metadata.get("preflight", {})
+    identity = identify_audit(request, study.metadata["files"])
+    return bool(identity) and known.get("of") == identity and not known["has_errors"]

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.execution import class_cache
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from searchlight.search.errors import StoreError
+from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.cluster import resources
 from searchlight.search.execution.cluster.connection import find_lost_process
 from searchlight.search.execution.cluster.local_machine import (
@@ -32,7 +32,7 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
 from searchlight.search.execution.watchdog import Watchdog
-from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit
+from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit, is_audited
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import find_unsupported_modes
 from searchlight.search.experiment.stop import RESERVE, StopRequest
@@ -62,10 +62,13 @@ class Cluster(NamedTuple):
     is_rehearsal: bool
 
 
-def inspect_cluster(plan: SearchPlan, progress: Progress, is_new: bool) -> tuple[SearchPlan, Cluster]:
+def inspect_cluster(plan: SearchPlan, progress: Progress, study: SearchStudy | None) -> tuple[SearchPlan, Cluster]:
     """Check the nodes of the running Ray. Return the plan of a search that they can run, and what they give to it.
 
-    The nodes may narrow the search space of a new search. A resumed one keeps its own.
+    The nodes may narrow the search space of a new search. A resumed one keeps its own, with its `study`.
+
+    Raises:
+        UsageError: They cannot run the search.
     """
     config = plan.config
     present, growing = resources.get_node_resources(), resources.autoscaler_limits()
@@ -76,8 +79,9 @@ def inspect_cluster(plan: SearchPlan, progress: Progress, is_new: bool) -> tuple
     worker = resources.resolve_worker_resources(config, present, growing)
     gangs = resources.num_gangs(config, config.trials, worker, present, growing)
     progress.say(f"{pluralize(gangs, 'trial')} at a time, each with {_format_gang(config.workers, worker)}")
-    # As in a plan without GPUs, earlier trials of a warm start may be in any precision of the space.
-    if is_new and not worker.get("GPU") and not config.warm_start:
+    if study is not None:
+        _check_precisions(plan, study, worker)
+    elif not worker.get("GPU"):
         before, plan = len(plan.notes), _leave_out_precisions(plan)
         for note in plan.notes[before:]:
             progress.warn(note)
@@ -160,11 +164,24 @@ def _build_limits(
 
 def _leave_out_precisions(plan: SearchPlan) -> SearchPlan:
     """Return the plan for workers without a GPU, with notes. No first point has a precision that is left out."""
-    if uses_existing_cluster():
+    # As in a plan without GPUs, earlier trials of a warm start may be in fp16.
+    if uses_existing_cluster() and not plan.config.warm_start:
         plan = _narrow(plan, *leave_out_fp16(plan.config, plan.space))
     if reasons := find_unsupported_modes(plan):
         plan = _narrow(plan, *leave_out_unsupported(plan.config, plan.space, reasons))
     return plan
+
+
+def _check_precisions(plan: SearchPlan, study: SearchStudy, worker: Resources) -> None:
+    """Raise a UsageError if the workers of a resumed search cannot run the task in a precision of its space."""
+    if worker.get("GPU") or plan.source.task_class is None or is_audited(plan, study):
+        return
+    name = plan.config.name
+    for mode, reason in find_unsupported_modes(plan).items():
+        raise UsageError(
+            f"precision must be one in which the workers can run the task, but {name} searches {mode}: {reason}. "
+            f"Resume it on another machine, begin a new search with --warm-start {name}, or add --no-preflight."
+        )
 
 
 def _narrow(plan: SearchPlan, space: Space, notes: tuple[str, ...]) -> SearchPlan:
@@ -173,7 +190,16 @@ def _narrow(plan: SearchPlan, space: Space, notes: tuple[str, ...]) -> SearchPla
         {name: value for name, value in point.items() if name in allowed and allowed[name].contains(value)}
         for point in plan.first
     )
-    return replace(plan, space=space, first=tuple(first), notes=plan.notes + notes)
+    constants = space.fixed_values()
+
+    def fits(name: str, value: Any) -> bool:
+        return allowed[name].contains(value) if name in allowed else constants[name] == value
+
+    earlier = [trial for trial in plan.warm.trials if all(map(fits, trial.point, trial.point.values()))]
+    if lost := len(plan.warm.trials) - len(earlier):
+        notes += (f"{pluralize(lost, 'trial')} of earlier searches left out as well",)
+    warm = replace(plan.warm, trials=tuple(earlier))
+    return replace(plan, space=space, first=tuple(first), warm=warm, notes=plan.notes + notes)
 
 
 def _gang_settings(

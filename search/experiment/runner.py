@@ -180,7 +180,8 @@ class _Driver:
                 # This imports Tune while Ray starts its worker processes.
                 from searchlight.search.experiment.ray_run import inspect_cluster, run_on_ray
 
-                self.search_plan, cluster = inspect_cluster(search_plan, self.progress, is_new=self.opened is None)
+                resumed = self.opened.study if self.opened else None
+                self.search_plan, cluster = inspect_cluster(search_plan, self.progress, resumed)
                 study = self._open_study().study  # once the nodes are checked: a search that cannot run leaves no study
                 return run_on_ray(services, self.search_plan, cluster, study, files, self.progress, self.stop)
         except (

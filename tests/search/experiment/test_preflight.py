@@ -3,7 +3,9 @@
 import json
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from searchlight.search.execution.cluster.local_machine import (
     may_train_on_gpus,
 )
 from searchlight.search.experiment import plan
+from searchlight.search.experiment.audit_follower import is_audited
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import (
@@ -30,13 +33,13 @@ from searchlight.search.experiment.preflight import (
     load_estimate,
     run_preflight,
 )
-from searchlight.search.experiment.ray_run import _leave_out_precisions
-from searchlight.search.experiment.warm_start import WarmStart
+from searchlight.search.experiment.ray_run import _check_precisions, _leave_out_precisions
+from searchlight.search.experiment.warm_start import PriorTrial, WarmStart
 from searchlight.search.reporting.console.preflight import format_estimate, print_audit
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.space.search_space import resolve_space
-from searchlight.trainables.precision import find_supported_precisions
-from searchlight.trainables.task import TaskConfig, searchable
+from searchlight.trainables.precision import Precision, find_supported_precisions
+from searchlight.trainables.task import Task, TaskConfig, searchable
 
 TASKS = Path(__file__).parents[2] / "tasks"
 TOY = f"{TASKS / 'toy.py'}:Toy"
@@ -174,6 +177,36 @@ def test_precision_that_workers_lack_leaves_space_and_first_points(
         *(["fp16"] if is_joined else []),
         *unsupported,
     ]
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "modes", "left"),
+    [({"bf16": "no LSTM"}, ["fp16", "fp32"], ["fp32,fp16"]), ({"bf16": "", "fp16": ""}, ["fp32"], [])],
+)
+def test_precision_that_workers_lack_leaves_earlier_trials(monkeypatch, unsupported, modes, left):
+    monkeypatch.setitem(_leave_out_precisions.__globals__, "find_unsupported_modes", lambda planned: unsupported)
+    warm = WarmStart(tuple(PriorTrial("completed", {"precision": mode, "lr": 0.01}, {1: 0.5}) for mode in Precision))
+    space = resolve_space(ThreeModes, {}, {})
+    planned = _leave_out_precisions(SearchPlan(make_config(TOY), None, space, None, (), warm=warm))
+    assert precisions_of(planned.space) == left
+    assert sorted(trial.point["precision"] for trial in planned.warm.trials) == modes
+    assert planned.notes[-1].startswith(f"{3 - len(modes)} trial")
+    assert planned.notes[-1].endswith("of earlier searches left out as well")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_resume_where_workers_lack_a_precision_is_refused(monkeypatch, is_known):
+    monkeypatch.setitem(_check_precisions.__globals__, "find_unsupported_modes", lambda planned: {"bf16": "no LSTM"})
+    monkeypatch.setitem(is_audited.__globals__, "identify_audit", lambda request, files: "this machine")
+    space, source = resolve_space(ThreeModes, {}, {}), SimpleNamespace(task_class=Task)
+    planned = SearchPlan(make_config(TOY, name="one"), source, space, None, ())
+    study = SimpleNamespace(metadata={"files": {}})
+    if is_known:  # the search has audited its task here
+        study.metadata["preflight"] = {"of": "this machine", "has_errors": False}
+    told = "" if is_known else "but one searches bf16: no LSTM. Resume it on another machine"
+    with pytest.raises(UsageError, match=told) if told else nullcontext():
+        _check_precisions(planned, study, {"CPU": 1.0})
+    _check_precisions(planned, study, {"GPU": 1.0})
 
 
 @pytest.mark.parametrize(
