@@ -90,6 +90,8 @@ def describe_failure(failure: BaseException | None) -> str:
         return "a process was killed or crashed"
     if isinstance(cause, ActorDiedError) and "node" in text and "died" in text:
         return "its node was lost"
+    if isinstance(cause, ActorDiedError) and "ray.kill" in text:
+        return "the search has ended them"
     if isinstance(cause, ActorUnavailableError):  # Ray's text is that of the remote call that failed
         return "a process no longer answered: it was suspended, or its machine or network is overloaded"
     return f"{type(cause).__name__}: {text[:300]}"

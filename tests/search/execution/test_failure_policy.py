@@ -82,6 +82,7 @@ def test_out_of_memory_fails_at_once():
     [
         (CRASH, "a process was killed or crashed"),
         (died("The actor died because its node has died. Node Id: 1"), "its node was lost"),
+        (died("The actor is dead because it was killed by `ray.kill`."), "the search has ended them"),
         (
             WorkerGroupError("a worker is silent", {0: SILENT}),
             "a process no longer answered: it was suspended, or its machine or network is overloaded",
@@ -89,7 +90,7 @@ def test_out_of_memory_fails_at_once():
         (WorkerGroupError("x", {1: RuntimeError("two\n lines")}), "RuntimeError: two lines"),
         (None, "they returned"),
     ],
-    ids=["crash", "node", "silence", "exception", "return"],
+    ids=["crash", "node", "end", "silence", "exception", "return"],
 )
 def test_failure_is_described_in_one_line(error, told):
     assert describe_failure(error) == told
