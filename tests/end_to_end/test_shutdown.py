@@ -90,6 +90,7 @@ def test_search_without_its_raylet_ends_in_good_order(start):
     done = cli.finished(process)
     assert (done.returncode, done.stdout) == (1, "")
     hint, ending = done.stderr.splitlines()[-2:]
+    assert "(raylet)" not in done.stderr, "the search says itself what is lost"
     assert hint.startswith("nothing of search lost is lost. Resume it: ")
     assert hint.endswith("search/run.py --resume lost")
     assert ending == "the search has ended: the raylet of Ray on this machine was killed by SIGKILL."

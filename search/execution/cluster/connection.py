@@ -46,7 +46,7 @@ def ray_session(code: Path | None) -> Iterator[None]:
     """
     with ExitStack() as services:
         # Outermost, since Ray's threads print until it has shut down.
-        services.enter_context(redirect_stdout(_RayOutputFilter(sys.stderr)))
+        services.enter_context(redirect_stdout(RayOutputFilter(sys.stderr, uses_existing_cluster())))
         if uses_existing_cluster():
             # Ray uploads both, so that its nodes run this version.
             _join_cluster(code, services)
@@ -257,10 +257,13 @@ class _JobConfig(JobConfig):
         return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
-class _RayOutputFilter:
+class RayOutputFilter:
     """Filters Ray's warnings on standard output that are not useful to the user.
 
     A gang has six worker processes by design. Gangs report the end of a worker in one line, and the search that of Ray.
+
+    Args:
+        is_joined: Whether Ray has other nodes than this machine. A line about a lost one is kept.
     """
 
     DROPPED = (
@@ -269,13 +272,14 @@ class _RayOutputFilter:
         "Raylet is terminated",
     )
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, is_joined: bool) -> None:
         self._stream = stream
+        self._unwanted = self.DROPPED if is_joined else (*self.DROPPED, "has been marked dead")
         self._dropped = False
 
     def write(self, text: str) -> int:
         ends_dropped = self._dropped and text == "\n"
-        self._dropped = any(dropped in text for dropped in self.DROPPED)
+        self._dropped = any(unwanted in text for unwanted in self._unwanted)
         if "(raylet)" in text and "\n" in text.rstrip():
             text = text.partition("\n")[0]  # without the log of a lost node
         if not self._dropped and not ends_dropped:

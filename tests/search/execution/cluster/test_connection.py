@@ -1,5 +1,6 @@
 """Find out that a Ray which this process has started is lost."""
 
+import io
 import signal
 import socket
 import subprocess
@@ -8,7 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from searchlight.search.execution.cluster.connection import _describe_failed_start, find_lost_process
+from searchlight.search.execution.cluster.connection import (
+    RayOutputFilter,
+    _describe_failed_start,
+    find_lost_process,
+)
 
 
 @pytest.fixture
@@ -63,3 +68,13 @@ def test_failed_start_names_the_last_error_of_the_log(tmp_path):
         f"[2026-11-22 10:12:00,300 I 12 12] (raylet) main.cc:1: hello\n{error}\n*** trace\n"
     )
     assert _describe_failed_start(RuntimeError("Timed  out\nhere."), tmp_path) == f"Timed out here; {error}"
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_ray_tells_of_a_lost_node_on_a_cluster_only(is_joined):
+    shown = io.StringIO()
+    first_line = "(raylet) The node with node id: f1 has been marked dead. This can happen when "
+    filtered = RayOutputFilter(shown, is_joined)
+    for text in (f"{first_line}\n(1) raylet crashes\n", "\n", "(raylet) Raylet is terminated", "\n", "other\n"):
+        filtered.write(text)
+    assert shown.getvalue() == (f"{first_line}\n" if is_joined else "") + "other\n"
