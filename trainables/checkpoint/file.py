@@ -152,7 +152,7 @@ def plain(state: dict[str, Any]) -> dict[str, Any]:
         CheckpointError: `state` contains objects other than tensors and plain Python values.
     """
     try:
-        torch.load(io.BytesIO(_serialize(state)), weights_only=True)
+        torch.load(io.BytesIO(_serialize(state)), map_location="cpu", weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
         names = ", ".join(f"{name} ({type(value).__name__})" for name, value in state.items())
         raise CheckpointError(

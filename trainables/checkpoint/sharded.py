@@ -65,7 +65,7 @@ def save(state: dict[str, Any], path: StoragePath, context: Context) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
     tensors: dict[str, Tensor] = {}
-    plain = _map(state, lambda key, value: _set_aside(key, value, tensors))
+    plain = map_parts(state, lambda key, value: _set_aside(key, value, tensors))
     with contextlib.ExitStack() as stack:
         with _agree_on_errors(context, path):
             staging = directory.open_staging(path, context, stack)
@@ -112,7 +112,7 @@ def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]
             return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
         return value
 
-    filled: dict[str, Any] = _map(rest, place)
+    filled: dict[str, Any] = map_parts(rest, place)
     return filled
 
 
@@ -122,7 +122,7 @@ def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Ten
     from torch.distributed.checkpoint.api import CheckpointException
 
     reader, wanted = _create_reader(folder), list[str]()
-    _map(state, lambda _, value: _note_reference(value, wanted))
+    map_parts(state, lambda _, value: _note_reference(value, wanted))
     saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {}
     for key in wanted:
@@ -145,7 +145,7 @@ def gather(state: Mapping[str, Any]) -> dict[str, Any]:
     def make_whole(key: str, value: Any) -> Any:
         return value.full_tensor() if hasattr(value, "device_mesh") else value
 
-    whole: dict[str, Any] = _map(dict(state), make_whole)
+    whole: dict[str, Any] = map_parts(dict(state), make_whole)
     return whole
 
 
@@ -187,7 +187,7 @@ def _find_layout(key: str, shape: torch.Size, layouts: Mapping[str, Any]) -> Any
     return like if like is not None and like.shape == shape else None
 
 
-def _map(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
+def map_parts(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
     """Return `value` after `change` was applied to each part and its path."""
     changed = change(key, value)
     if changed is not value:
@@ -195,10 +195,13 @@ def _map(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
     prefix = f"{key}/" if key else ""
     if isinstance(value, dict):
         copied = copy.copy(value)  # keeps the attributes of a module's state dict
-        copied.update((name, _map(part, change, f"{prefix}{name}")) for name, part in value.items())
+        copied.update((name, map_parts(part, change, f"{prefix}{name}")) for name, part in value.items())
         return copied
     if isinstance(value, list | tuple):
-        return type(value)([_map(part, change, f"{prefix}{index}") for index, part in enumerate(value)])
+        parts = [map_parts(part, change, f"{prefix}{index}") for index, part in enumerate(value)]
+        return (
+            type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        )  # a named tuple takes them apart
     return value
 
 

@@ -9,6 +9,7 @@ import torch
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import sharded
+from searchlight.trainables.checkpoint.placement import ON_DEVICE, move_back
 from searchlight.trainables.context import Context, rng
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import load_class
@@ -44,9 +45,10 @@ class Predictor:
         # Only sharded modules need a process group. It ends with the predictor, since MLflow does not close models.
         self.close = weakref.finalize(self, context.close)
         self._reference = reference
-        self._own_state = state["task"]
+        moved = move_back(state, context.device)
+        self._own_state = {name: moved[name] for name in ("task", ON_DEVICE) if name in moved}
         try:
-            self._build(state)
+            self._build(moved)
         except BaseException:  # any error: its traceback would keep the process group
             self.close()
             raise
@@ -78,7 +80,7 @@ class Predictor:
         for updater in state["updaters"].values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)
-        self.task.load_state_dict(self._own_state)
+        self.task.load_state_dict(self._own_state["task"])
         for module in self.task.modules.values():
             module.eval().requires_grad_(False)
         self.task.precision  # noqa: B018 - raises here, and not at the first question
@@ -97,7 +99,7 @@ class Predictor:
         """Write the weights and the rest of the state that `load` needs, without the state of training."""
         modules = {name: module.state_dict() for name, module in self.task.modules.items()}
         config = self.task.config.model_dump(mode="json", round_trip=True)
-        state = {"config": config, "modules": modules, "updaters": {}, "task": self._own_state}
+        state = {"config": config, "modules": modules, "updaters": {}, **self._own_state}
         checkpoint.save({"reference": self._reference, **sharded.gather(state)}, path)
 
     def __call__(self, inputs: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import fork, sharded
+from searchlight.trainables.checkpoint.placement import move_back, note_devices
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 from searchlight.trainables.precision import AUTO, Diverged
@@ -33,7 +34,7 @@ from searchlight.trainables.training.resource_usage import ResourceUsage, aggreg
 from searchlight.trainables.training.updaters import create_updater
 from searchlight.trainables.update import Updater, UpdateReport, windows
 from searchlight.trainables.update.buffers import Buffers, resize_buffers
-from searchlight.trainables.update.parameters import is_sharded
+from searchlight.trainables.update.parameters import is_sharded, move_state_to_parameters
 from searchlight.trainables.update.reduction import get_world_size
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class TrialTrainer:
         named = check_build(task)
         for module in task.modules.values():
             module.to(task.context.device)
+        for optimizer in task.optimizers.values():
+            move_state_to_parameters(optimizer)
         self._buffers = Buffers(task.modules)
         self._sharded = is_sharded(named.values())
         task.context.broadcast([parameter for parameter in named.values() if not is_sharded([parameter])])
@@ -206,6 +209,8 @@ class TrialTrainer:
         if of_another:
             fork.check_shapes(task, state)
             state = fork.adapt_state(state, self._built)
+        state = move_back(state, task.context.device)
+        midway = state["midway"]
         for name, module in task.modules.items():
             resize_buffers(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
@@ -243,7 +248,7 @@ class TrialTrainer:
         midway = self._get_mid_epoch_state() if self._remaining is not None else None
         if midway is None:
             self._buffers.broadcast(task.context)
-        return {
+        state = {
             "epoch": self.epoch,
             "midway": midway,
             "ahead": self._excess_samples,
@@ -256,6 +261,7 @@ class TrialTrainer:
             "blowups": {name: asdict(blowup) for name, blowup in self._blowups.items()},
             "task": checkpoint.plain(task.state_dict()),
         }
+        return note_devices(state, task.context.device)
 
     def _get_mid_epoch_state(self) -> dict[str, Any]:
         """Return the state that an unfinished epoch needs in addition to `_get_state`, gathered from all ranks."""

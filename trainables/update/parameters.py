@@ -125,6 +125,20 @@ def _check_dtypes(key: str, parameters: list[Tensor], names: Mapping[int, str], 
     )
 
 
+def move_state_to_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Move state that `optimizer` made in its constructor to the devices of its parameters.
+
+    Adagrad makes its sums there, and `build` makes optimizers before the modules are moved.
+    """
+    if any(
+        isinstance(value, Tensor) and name != "step" and value.device != parameter.device
+        for parameter, state in optimizer.state.items()
+        if isinstance(parameter, Tensor)
+        for name, value in state.items()
+    ):  # as a checkpoint does, so that each optimizer decides what must stay on the CPU
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
 def keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return `state` with the kernel options that `optimizer` was created with.
 
