@@ -1,8 +1,6 @@
 """A cache of text vectors: a frozen language model always gives the same vector for a text."""
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from searchlight.models.arc.prompt.language import LanguageModel
 from searchlight.models.arc.puzzles import Grid, Pair
+from searchlight.models.data.atomic_file import open_atomic
 
 BATCH = 8
 LENGTHS = 16
@@ -81,15 +80,8 @@ class VectorCache:
         self._known[entry] = vector.clone()
         if self._folder is None:
             return
-        # Whole or not at all: other processes read the folder meanwhile.
-        handle, temporary = tempfile.mkstemp(dir=self._folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, vector.numpy(), allow_pickle=False)
-            os.replace(temporary, self._folder / f"{entry}.npy")
-        except BaseException:  # a full disk or Ctrl-C: half of a file must not stay; it goes on
-            os.unlink(temporary)
-            raise
+        with open_atomic(self._folder / f"{entry}.npy") as file:
+            np.save(file, vector.numpy(), allow_pickle=False)
 
 
 def read_texts(texts: Sequence[str], language: LanguageModel) -> Tensor:

@@ -1,0 +1,240 @@
+"""Programs: sequences of operations with a readout, their rewards on hidden demonstrations, and their answers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from searchlight.models.arc.programs.operations import OPERATIONS
+from searchlight.models.arc.programs.readout import Cells, Readout, Targets, answer, fit_readouts, flatten
+from searchlight.models.arc.puzzles import Grid, Puzzle
+
+# The parts of a value: 1.5 in all.
+SIZE, ACCURACY, SHOWN, HIDDEN, ALL_HIDDEN = 0.15, 0.35, 0.1, 0.4, 0.5
+COMPONENT_COST = 0.005  # of value: among equal readouts, the one with fewer components is taken
+
+Grids = tuple[Grid | None, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A sequence of operations, after which a readout gives the answer. Without operations: a readout of the inputs.
+
+    Attributes:
+        operations: Indices of `OPERATIONS`, the first step first.
+    """
+
+    operations: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """Return the steps in words."""
+        steps = [OPERATIONS[index].description for index in self.operations]
+        return ", ".join([*steps, "recolor"])
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramResult:
+    """What a program gives for a puzzle. Only answers and ambiguity depend on the tests' inputs, nothing on outputs.
+
+    Attributes:
+        program: The program.
+        is_valid: Whether each operation applies to each demonstration and changes one of them.
+        value: 0 if the sizes of the demonstrations' outputs are missed. Otherwise 0.15, plus 0.35 times the gain in
+            `accuracy` over a readout of the inputs (as a share of the largest gain), 0.1 if `fits_exactly`, 0.4 times
+            `hidden_share`, and 0.5 if the program fits exactly and all hidden demonstrations are met.
+        reward: How much larger the value is than that of a readout of the inputs, at least 0.
+        accuracy: The share of right cells of a hidden demonstration, when the readout is fitted on the others: the
+            mean over demonstrations.
+        hidden_share: The share of hidden demonstrations that are met exactly.
+        shown_share: The share of demonstrations that are met exactly when the readout is fitted on all.
+        components: The number of grids that the readout looks at, 0 if there is no readout.
+        answers: A grid for each test, or None where an operation does not apply to its input.
+        ambiguity: The mean entropy of each answer's cells in nats, see `readout.answer`; 0 without an answer.
+    """
+
+    program: Program
+    is_valid: bool
+    value: float = 0.0
+    reward: float = 0.0
+    accuracy: float = 0.0
+    hidden_share: float = 0.0
+    shown_share: float = 0.0
+    components: int = 0
+    answers: tuple[Grid | None, ...] = ()
+    ambiguity: tuple[float, ...] = ()
+
+    @property
+    def fits_exactly(self) -> bool:
+        """Return whether the readout, fitted on all demonstrations, meets all of them."""
+        return self.shown_share == 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """The readout of a program, and the grids that it looks at, for demonstrations and tests."""
+
+    sources: tuple[Grids, ...]
+    readout: Readout
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.readout.hidden.mean())
+
+    @property
+    def hidden_share(self) -> float:
+        return float((self.readout.hidden == 1).mean())
+
+    @property
+    def shown_share(self) -> float:
+        return float((self.readout.shown == 1).mean())
+
+    def compute_value(self, baseline: float) -> float:
+        """Compute `ProgramResult.value`, where a readout of the inputs has the accuracy `baseline`."""
+        gain = max(0.0, (self.accuracy - baseline) / (1 - baseline)) if baseline < 1 else 0.0
+        fits = self.shown_share == 1
+        value = SIZE + ACCURACY * gain + SHOWN * fits + HIDDEN * self.hidden_share
+        return value + ALL_HIDDEN * (fits and self.hidden_share == 1)
+
+
+class Executor:
+    """The execution of programs for one puzzle. It keeps the grids after each prefix, and each fitted readout."""
+
+    def __init__(self, puzzle: Puzzle) -> None:
+        self.puzzle = puzzle
+        self._outputs = [output for _, output in puzzle.demonstrations]
+        self._targets = Targets.from_grids(self._outputs)
+        self._inputs: Grids = tuple(source for source, _ in puzzle.pairs)
+        self._after: dict[tuple[int, ...], Grids | None] = {(): self._inputs}
+        self._readouts: dict[bytes, Readout] = {}
+        self._baseline = 0.0
+        alone = self._choose(self._inputs, self._inputs)
+        if alone is not None:
+            self._baseline = alone.accuracy
+        self._value_alone = 0.0 if alone is None else alone.compute_value(self._baseline)
+
+    def execute(self, program: Program) -> ProgramResult:
+        """Execute a program on the demonstrations, fit its readout, and answer the tests."""
+        before = self._find_grids(program.operations[:-1])
+        grids = self._step(before, program.operations[-1]) if program.operations else self._inputs
+        if before is None or grids is None:
+            return self._miss(program, False)
+        choice = self._choose(grids, before)
+        if choice is None:
+            return self._miss(program, True)
+        value = choice.compute_value(self._baseline)
+        answered = [self._answer(choice, test) for test in range(len(self._outputs), len(self._inputs))]
+        return ProgramResult(
+            program,
+            True,
+            value,
+            max(0.0, value - self._value_alone),
+            choice.accuracy,
+            choice.hidden_share,
+            choice.shown_share,
+            len(choice.sources),
+            tuple(grid for grid, _ in answered),
+            tuple(ambiguity for _, ambiguity in answered),
+        )
+
+    def trace(self, program: Program) -> list[Grids]:
+        """Return the grids before the first step and after each step, those of the demonstrations first.
+
+        Raises:
+            ValueError: An operation does not apply to the demonstrations.
+        """
+        traced = []
+        for length in range(len(program.operations) + 1):
+            grids = self._find_grids(program.operations[:length])
+            if grids is None:
+                raise ValueError(
+                    f"program must apply to the demonstrations of {self.puzzle.id}, but got {program.describe()!r}. "
+                    "Trace programs whose result is valid."
+                )
+            traced.append(grids)
+        return traced
+
+    def _find_grids(self, operations: tuple[int, ...]) -> Grids | None:
+        if operations not in self._after:
+            self._after[operations] = self._step(self._find_grids(operations[:-1]), operations[-1])
+        return self._after[operations]
+
+    def _step(self, grids: Grids | None, operation: int) -> Grids | None:
+        """Return the grids after an operation, or None if it does not apply or changes no demonstration."""
+        changed = None if grids is None else OPERATIONS[operation].transform(grids, self._outputs)
+        if changed is None or grids is None:
+            return None
+        pairs = zip(changed[: len(self._outputs)], grids, strict=False)
+        return None if all(np.array_equal(new, old) for new, old in pairs) else changed  # type: ignore[arg-type]
+
+    def _choose(self, grids: Grids, before: Grids) -> _Choice | None:
+        """Choose the best readout of the grids alone, or together with those before the last step or the inputs."""
+        if not self._has_sizes(grids):
+            return None
+        sets: list[tuple[Grids, ...]] = [(grids,)]
+        others = [before] if before is self._inputs else [self._inputs, before]
+        sets += [(other, grids) for other in others if other is not grids and self._has_sizes(other)]
+        choices = [_Choice(sources, self._fit(sources)) for sources in sets]
+        return max(choices, key=lambda one: one.compute_value(self._baseline) - COMPONENT_COST * len(one.sources))
+
+    def _fit(self, sources: tuple[Grids, ...]) -> Readout:
+        """Fit both kinds of readout and return the better one. Programs that give the same grids share it."""
+        components = self._gather(sources)
+        key = components.tobytes()
+        if key not in self._readouts:
+            readouts = fit_readouts(components, self._targets)
+            self._readouts[key] = max(readouts, key=lambda one: ((one.hidden == 1).mean(), one.hidden.mean()))
+        return self._readouts[key]
+
+    def _has_sizes(self, grids: Grids) -> bool:
+        pairs = zip(self._outputs, grids, strict=False)
+        return all(grid is not None and grid.shape == output.shape for output, grid in pairs)
+
+    def _gather(self, sources: tuple[Grids, ...]) -> Cells:
+        """Return the cells of the demonstrations in each component, shape (C, N)."""
+        shown = len(self._outputs)
+        return np.stack([flatten([grid for grid in grids[:shown] if grid is not None]) for grids in sources])
+
+    def _answer(self, choice: _Choice, test: int) -> tuple[Grid | None, float]:
+        """Answer the test at index `test` of the grids."""
+        parts = [grids[test] for grids in choice.sources]
+        grids = [part for part in parts if part is not None]
+        if len(grids) < len(parts) or len({grid.shape for grid in grids}) > 1:
+            return None, 0.0
+        asked = np.stack([flatten([grid]) for grid in grids])
+        colors, ambiguity = answer(self._gather(choice.sources), self._targets, asked, choice.readout.copies_first)
+        return colors.reshape(grids[0].shape).astype(np.uint8), ambiguity
+
+    def _miss(self, program: Program, is_valid: bool) -> ProgramResult:
+        tests = len(self.puzzle.tests)
+        return ProgramResult(program, is_valid, answers=(None,) * tests, ambiguity=(0.0,) * tests)
+
+
+def execute(program: Program, puzzle: Puzzle) -> ProgramResult:
+    """Execute one program for a puzzle. For many programs of a puzzle, use one `Executor`."""
+    return Executor(puzzle).execute(program)
+
+
+def rank(results: Iterable[ProgramResult]) -> list[tuple[Grid, ...]]:
+    """Choose two attempts for each test: the answers of the programs of the largest value.
+
+    Of programs of equal value, the one with fewer operations comes first, then the one that was given first.
+
+    Args:
+        results: Results of one puzzle.
+
+    Returns:
+        The two best distinct answers for each test; fewer if there are fewer.
+    """
+    ranked = sorted(results, key=lambda result: (-result.value, len(result.program.operations)))
+    tests = len(ranked[0].answers) if ranked else 0
+    return [_take_two([result.answers[test] for result in ranked]) for test in range(tests)]
+
+
+def _take_two(answers: Sequence[Grid | None]) -> tuple[Grid, ...]:
+    chosen: list[Grid] = []
+    for grid in answers:
+        if grid is not None and not any(np.array_equal(grid, other) for other in chosen):
+            chosen.append(grid)
+        if len(chosen) == 2:
+            break
+    return tuple(chosen)
