@@ -272,13 +272,24 @@ class Gang(tune.Trainable):
         self._runner.start(me.current_actor, me.get_node_id())
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._runner.begin(new_config["segment"])
+        self.begin(new_config["segment"])
         return True
 
+    def begin(self, segment: SegmentAssignment) -> None:
+        """Begin `segment` with the next call of `step`."""
+        self._runner.begin(segment)
+
     def step(self) -> dict[str, Any]:
-        """Wait for reports of the segment. `reports` in the result is a GangResult as JSON."""
+        """Wait for reports of the segment.
+
+        Returns:
+            `reports`: a GangResult as JSON. `done`: whether its trial ends or must leave this gang. `is_held`: whether
+            the segment has ended, and the trial may go on in this gang.
+        """
         result = self._runner.wait_for_reports()
-        return {"reports": to_json(result), "done": result.reports[-1].done}
+        last = result.reports[-1]
+        is_held = last.done and isinstance(last, EpochReport)
+        return {"reports": to_json(result), "done": last.done and not is_held, "is_held": is_held}
 
     def cleanup(self) -> None:
         self._runner.close()

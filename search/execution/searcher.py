@@ -2,7 +2,6 @@
 
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -70,9 +69,8 @@ class StudySearcher(Searcher):
             study.compared = lambda trial: self._progress_of(trial).values_by_rung(schedule.rungs)
         self.reports = ReportHandler(study, folder, limits, callbacks, schedule.unit, self._is_complete)
         self.error: Exception | None = None
-        self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangFailureRecorder
+        self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangScheduler
         self._live: dict[str, int] = {}  # trial number by Tune's trial
-        self._held: deque[int] = deque()  # the trials in the memory of idle gangs, which Tune uses in this order
         self._progress = TrialCache(self._build_progress)
 
     # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
@@ -90,7 +88,7 @@ class StudySearcher(Searcher):
         return self.limits.room is not None and len(self._live) >= self.limits.room()
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if not result["done"]:
+        if not result["is_held"]:
             self._keep_error(lambda: self.reports.handle(self._live[trial_id], from_json(result["reports"])), None)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -102,7 +100,21 @@ class StudySearcher(Searcher):
             self._keep_error(lambda: self.reports.handle_gang_failure(number, loss), None)
         else:
             self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
-            self._held.append(number)
+
+    def handle_segment_end(self, trial_id: str, result: dict[str, Any]) -> SegmentAssignment | None:
+        """Record the last report of a segment whose trial may go on. Return its next segment, or None.
+
+        If no trial pauses, a trial goes on in the gang that holds it, without another choice: a function or a program
+        that cannot resume would start again in another gang. None lets Tune give the gang to any trial.
+        """
+        number = self._live.pop(trial_id)
+        self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
+        if self.schedule.pauses or self.schedule.makes_copies:
+            return None
+        assignment: SegmentAssignment | None = self._keep_error(lambda: self._continue_here(number), None)
+        if assignment is not None:
+            self._record_start(trial_id, assignment)
+        return assignment
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that is never read
@@ -174,38 +186,40 @@ class StudySearcher(Searcher):
         while not self.limits.stopping.is_set():
             decision = None
             if not self.limits.search_over.is_set():
-                progress = self._progress.get_all(self.study.get_all_trials(), self.study.live)
-                trials = [trial for is_searched, trial in progress if is_searched]
-                decision = self._choose_action(trials)
+                trials = self._get_searched()
+                decision = self.schedule.next_action(trials, may_start=len(trials) < self.limits.trials)
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
                 continue
             assignment = self._start_segment(decision) if decision else self._next_confirming_segment()
             if assignment is not None:
-                self._live[trial_id] = assignment.trial
-                if self._held:
-                    self._held.popleft()
-                self.reports.record_segment_start(assignment.trial)
+                self._record_start(trial_id, assignment)
                 return {"segment": assignment}
             # Without a live trial, no worker audits any more: what waits for the audit is decided without it.
             if decision is None and (self._live or not self.reports.settle(is_over=True)):
                 break
         return Searcher.FINISHED
 
-    def _choose_action(self, trials: Sequence[TrialProgress]) -> Segment | Prune | None:
-        """Return the scheduler's next action. If no trial pauses, each idle gang continues the trial that it holds.
+    def _continue_here(self, number: int) -> SegmentAssignment | None:
+        """Return the next segment of trial `number`, which its gang holds, or None if it is pruned or must wait."""
+        if self.limits.stopping.is_set() or self.limits.search_over.is_set():
+            return None
+        trials = [
+            replace(trial, state="running") if trial.state == "waiting" and trial.number != number else trial
+            for trial in self._get_searched()
+        ]
+        decision = self.schedule.next_action(trials, may_start=False)
+        if isinstance(decision, Prune):
+            self.reports.finish_trial(number, "pruned", decision.reason)
+        return self._continue_trial(decision) if isinstance(decision, Segment) else None
 
-        A function or a program that cannot resume would otherwise start again in another gang.
-        """
-        may_start = len(trials) < self.limits.trials
-        if self._held and not self.schedule.pauses and not self.schedule.makes_copies:
-            own, *others = self._held
-            waiting = {trial.number for trial in trials if trial.state == "waiting"}
-            for hidden, may in ((waiting - {own}, False), (waiting & {*others}, may_start)):
-                rest = [replace(trial, state="running") if trial.number in hidden else trial for trial in trials]
-                if (action := self.schedule.next_action(rest, may)) is not None:
-                    return action
-        return self.schedule.next_action(trials, may_start)
+    def _record_start(self, trial_id: str, assignment: SegmentAssignment) -> None:
+        self._live[trial_id] = assignment.trial
+        self.reports.record_segment_start(assignment.trial)
+
+    def _get_searched(self) -> list[TrialProgress]:
+        progress = self._progress.get_all(self.study.get_all_trials(), self.study.live)
+        return [trial for is_searched, trial in progress if is_searched]
 
     def _next_confirming_segment(self) -> SegmentAssignment | None:
         """Return a confirming run once all trials of the search are idle, or None."""

@@ -1,6 +1,7 @@
-"""Records why Tune lost a gang, which its searcher does not see, and detects a lost Ray."""
+"""Does what Tune's searcher cannot: continues a trial in its gang, records why a gang was lost, detects a lost Ray."""
 
 import time
+from typing import Any
 
 from ray import cloudpickle
 from ray.tune.execution.tune_controller import TuneController
@@ -9,6 +10,7 @@ from ray.tune.schedulers import FIFOScheduler
 
 from searchlight.search.execution.cluster.connection import find_lost_process
 from searchlight.search.execution.failure_policy import describe_failure
+from searchlight.search.execution.searcher import StudySearcher
 
 CHECK_S = 1.0  # how often Ray is checked
 
@@ -17,13 +19,27 @@ class RayLost(BaseException):
     """Ends a run of Tune. Not an Exception, after which Tune would call Ray to clean up for minutes."""
 
 
-class GangFailureRecorder(FIFOScheduler):
-    """Records in `reasons` why each gang ended, before the searcher is called. Schedules nothing."""
+class GangScheduler(FIFOScheduler):
+    """Lets a gang go on with its trial at the end of a segment if `searcher` says so. Schedules nothing else.
 
-    def __init__(self, reasons: dict[str, str]) -> None:
+    Otherwise Tune ends the segment: it closes the gang if another one is idle, and gives the next segment to any gang.
+    """
+
+    def __init__(self, searcher: StudySearcher) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.reasons = reasons
+        self._searcher = searcher
         self._next_check_at = 0.0
+
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
+        if not result["is_held"]:
+            return str(self.CONTINUE)
+        segment = self._searcher.handle_segment_end(trial.trial_id, result)
+        if segment is None:
+            return str(self.STOP)
+        gang = trial.temporary_state.ray_actor
+        assert gang is not None  # it has just reported
+        gang.begin.remote(segment)  # before Tune's next call of this actor
+        return str(self.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> None:
         """Choose none, since Tune starts pending trials itself. Check Ray, which Tune would wait for forever.
@@ -40,4 +56,4 @@ class GangFailureRecorder(FIFOScheduler):
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         if path := trial.pickled_error_file:  # not in the storage yet
             with open(path, "rb") as file:
-                self.reasons[trial.trial_id] = describe_failure(cloudpickle.load(file))
+                self._searcher.loss_reasons[trial.trial_id] = describe_failure(cloudpickle.load(file))

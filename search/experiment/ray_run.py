@@ -30,7 +30,7 @@ from searchlight.search.execution.gang_registry import RegistryActor
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import Stoppers
-from searchlight.search.execution.tune_scheduler import GangFailureRecorder, RayLost
+from searchlight.search.execution.tune_scheduler import GangScheduler, RayLost
 from searchlight.search.execution.watchdog import Watchdog
 from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit, is_audited
 from searchlight.search.experiment.plan import SearchPlan
@@ -365,7 +365,7 @@ def _run_tuner(searcher: StudySearcher, settings: GangSettings, folder: Path) ->
             reuse_actors=True,
             max_concurrent_trials=searcher.limits.trials,  # the searcher knows how many there may be just now
             search_alg=searcher,
-            scheduler=GangFailureRecorder(searcher.loss_reasons),
+            scheduler=GangScheduler(searcher),
             trial_name_creator=lambda trial: f"stretch-{trial.trial_id}",
             trial_dirname_creator=lambda trial: f"stretch-{trial.trial_id}",
         ),

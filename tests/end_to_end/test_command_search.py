@@ -9,6 +9,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_reports
 from tests.end_to_end.processes import contains, is_running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,22 @@ for epoch in range(begin + 1, 5):
     last.write_text(str(epoch))
     searchlight.report(step=epoch, loss=searchlight.params()["lr"] + 1 / epoch)
     time.sleep(0.2)
+"""
+# Trial 1 reports again only once the driver has ended trial 0, whose gang is then idle.
+IN_PAIRS = """
+import time
+from pathlib import Path
+import searchlight
+runs = Path(JOURNAL).parent
+def wait_for(text, file):
+    while not (file.exists() and text in file.read_text()):
+        time.sleep(0.05)
+print("begins", flush=True)
+is_first = searchlight.params()["lr"] == 0.1
+for epoch in range(1, 5):
+    searchlight.report(step=epoch, loss=1 / epoch)
+    if epoch == 1:
+        wait_for("begins", runs / "trials/1/output.txt") if is_first else wait_for('"completed"', Path(JOURNAL))
 """
 
 
@@ -96,6 +113,18 @@ def test_script_continues_from_its_checkpoint_after_the_driver_was_killed(cli):
     output = "".join(file.read_text() for file in folder.glob("trials/*/output.txt"))
     assert "searchlight: the program continues" in output
     assert any(f"begins after {epoch}" in output for epoch in (1, 2, 3, 4))
+
+
+def test_program_goes_on_beside_a_gang_that_is_idle(cli):
+    journal = cli.folder / "runs" / "pair" / "study.journal"
+    (cli.folder / "train.py").write_text(IN_PAIRS.replace("JOURNAL", repr(str(journal))))
+    options = ["--search", "lr=0.1..1", "--set", "epochs=4", "--trials", "2", "--try", "lr=0.1", "--try", "lr=1"]
+    schedule = ["--scheduler", "median", "--grace-period", "1", "--concurrency", "2", "--cpus-per-worker", "1"]
+    done = cli.run(*search(cli, "pair", *options, *schedule, "--flags", "none"), "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    outputs = [(journal.parent / "trials" / str(trial) / "output.txt").read_text() for trial in (0, 1)]
+    assert [output.count("begins") for output in outputs] == [1, 1], "no program starts again"
+    assert [len(get_reports(trial)) for trial in load_search(journal.parent).trials] == [4, 4]
 
 
 def test_script_that_never_reports_ends_the_search_after_one_trial(cli):

@@ -64,9 +64,12 @@ def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min",
 
 
 def hand_on(searcher, tune_id, message):
-    """Hand a report on to the searcher as Tune does."""
-    result = {"done": message.done, "reports": to_json(GangResult("gang-1", [message]))}
-    (searcher.on_trial_complete if message.done else searcher.on_trial_result)(tune_id, result)
+    """Hand a report on to the searcher as Tune does. Return the segment with which its gang goes on, or None."""
+    is_held = message.done and isinstance(message, EpochReport)
+    result = {"is_held": is_held, "reports": to_json(GangResult("gang-1", [message]))}
+    if is_held:
+        return searcher.handle_segment_end(tune_id, result)
+    return (searcher.on_trial_complete if message.done else searcher.on_trial_result)(tune_id, result)
 
 
 def end(searcher, tune_id, outcome, reason, *more, **options):
@@ -84,7 +87,7 @@ def lose(searcher, tune_id):
 
 def report(searcher, tune_id, epoch, loss, done=False, **more):
     content = {"checkpoint": f"/nowhere/{tune_id}-{epoch}.pt", "costs": {}, **more}
-    hand_on(searcher, tune_id, EpochReport(epoch, {"val/loss": loss}, done=done, **content))
+    return hand_on(searcher, tune_id, EpochReport(epoch, {"val/loss": loss}, done=done, **content))
 
 
 class Gangs(Watching):
@@ -112,18 +115,25 @@ class Gangs(Watching):
         return (f"t{self.turns}", found["segment"]) if isinstance(found, dict) else None
 
     def hand_on(self, name, message):
-        hand_on(self.searcher, name, message)
+        following = hand_on(self.searcher, name, message)
         assert self.searcher.error is None
+        return following
 
     def train(self, asked, losses):
-        """Report `losses` for the epochs of a segment, each with a checkpoint that exists."""
+        """Report `losses` for the epochs of a segment, each with a checkpoint that exists.
+
+        Return what the gang goes on with, or None.
+        """
+        following = None
         name, segment = asked
         for epoch, loss in enumerate(losses, start=segment.epoch + 1):
             path = Path(segment.folder) / f"epoch-{epoch}-{self.searcher.attempt}.pt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"weights of {segment.trial} at {epoch}")
             Path(f"{path}.sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
-            self.hand_on(name, EpochReport(epoch, {"val/loss": loss}, str(path), {}, done=epoch == segment.until))
+            done = epoch == segment.until
+            following = self.hand_on(name, EpochReport(epoch, {"val/loss": loss}, str(path), {}, done=done))
+        return following
 
     def spend(self, asked, most=1000):
         """Report epochs of 10 samples, and of 2 GPU-seconds in fp32 or 1 in bf16, until the budget is spent."""

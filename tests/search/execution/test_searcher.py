@@ -12,6 +12,7 @@ from ray.tune.search import Searcher
 from searchlight.search.analysis.best_trials import find_best
 from searchlight.search.errors import StoreError, UsageError
 from searchlight.search.execution.stoppers import ALONE_S, GpuTimeMeter, Stoppers
+from searchlight.search.schedulers.asha_stopping import ASHAStoppingScheduler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
@@ -57,27 +58,49 @@ def test_best_of_a_rung_continues_to_its_end(make_searcher):
     assert searcher.suggest("t4") == Searcher.FINISHED
 
 
-@pytest.mark.parametrize("ended", [("t0", "t1"), ("t1", "t0")])
-def test_idle_gangs_continue_the_trials_that_they_hold(ended, make_searcher):
-    """Tune uses idle gangs in the order in which their segments ended."""
-    searcher, _, _ = make_searcher()
-    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
-    started = {name: searcher.suggest(name)["segment"].trial for name in ("t0", "t1")}
-    for name in ended:
-        report(searcher, name, 1, 0.5, done=True)
-    continued = [searcher.suggest(name)["segment"].trial for name in ("t2", "t3")]
-    assert continued == [started[name] for name in ended]
-
-
-def test_gang_whose_trial_has_ended_leaves_the_others_theirs(make_searcher):
-    searcher, _, _ = make_searcher()
-    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
-    held = searcher.suggest("t0")["segment"].trial
-    searcher.suggest("t1")
+@pytest.mark.parametrize("schedule", [MedianStoppingScheduler(3, 1, "min"), ASHAStoppingScheduler((1, 2, 3), 3, "min")])
+def test_gang_goes_on_with_its_trial_beside_idle_ones(schedule, make_searcher):
+    """Otherwise a program would start again in the gang whose trial has ended."""
+    searcher, study, _ = make_searcher(trials=2)
+    searcher.schedule = schedule
+    trials = {name: searcher.suggest(name)["segment"].trial for name in ("t0", "t1")}
     end(searcher, "t1", "failed", "KeyError: 'x'")
-    report(searcher, "t0", 1, 0.5, done=True)
-    assert searcher.suggest("t2")["segment"].trial not in (held, None)
-    assert searcher.suggest("t3")["segment"].trial == held
+    assert searcher.suggest("t2") is None, "nothing is left for the idle gang"
+    for epoch in (1, 2):
+        following = report(searcher, "t0", epoch, 0.5, done=True)
+        assert (following.trial, following.epoch, following.until) == (trials["t0"], epoch, epoch + 1)
+        assert searcher.suggest("t3") is None, "it runs"
+    report(searcher, "t0", 3, 0.5)
+    end(searcher, "t0", "completed", "")
+    assert outcomes(study) == ["completed", "failed"]
+    assert len(get_segments(study.get_trial(0))) == 3
+    assert searcher.suggest("t4") == Searcher.FINISHED
+
+
+def test_gang_goes_on_with_its_trial_before_a_lost_one(make_searcher):
+    searcher, _, _ = make_searcher()
+    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    lost, other = searcher.suggest("t0")["segment"].trial, searcher.suggest("t1")["segment"].trial
+    lose(searcher, "t0")
+    assert report(searcher, "t1", 1, 0.5, done=True).trial == other
+    assert searcher.suggest("t2")["segment"].trial == lost, "the gang that asks gets it"
+
+
+def test_gang_of_a_pruned_or_stopped_trial_does_not_go_on(make_searcher):
+    stopping = threading.Event()
+    searcher, study, _ = make_searcher(trials=5, stopping=stopping)
+    searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    for turn, loss in enumerate((0.1, 0.2, 0.3, 0.9)):
+        searcher.suggest(f"t{turn}")
+        assert (report(searcher, f"t{turn}", 1, loss, done=True) is None) == (loss == 0.9)
+    assert outcomes(study)[3] == "pruned"
+    stopping.set()
+    assert report(searcher, "t0", 2, 0.1, done=True) is None
+    for name in ("t1", "t2"):
+        interrupt(searcher, name)
+    assert searcher.suggest("t9") == Searcher.FINISHED
+    searcher.finish(prune=False)
+    assert outcomes(study)[:3] == ["interrupted"] * 3
 
 
 def test_refused_combinations_fail_and_are_not_alike(make_searcher):
@@ -264,7 +287,7 @@ def test_no_duration_is_negative_if_the_clock_is_set_back(make_searcher, monkeyp
     searcher.suggest("t1")
     hand_on(searcher, "t1", EpochReport(3, {"val/loss": 0.3}, "3.pt", {}))
     result = GangResult("gang-1", [SegmentEnd("failed", "it was to")], taken=time.time())
-    searcher.on_trial_complete("t1", {"done": True, "reports": to_json(result)})
+    searcher.on_trial_complete("t1", {"reports": to_json(result)})
     trial = study.get_trial(0)
     start = trial.datetime_start.timestamp()
     times = [segment[key] for segment in get_segments(trial) for key in ("began", "taken", "ended") if key in segment]

@@ -21,13 +21,11 @@ def population(gangs, losses=(0.4, 0.1, 0.2, 0.3), trials=6, epochs=4, **fixed):
 
 def test_trial_below_the_median_ends_and_the_next_begins(gangs):
     made = gangs(MedianStoppingScheduler(3, 1, "min"))
-    for loss in (0.1, 0.2, 0.3):
-        made.train(first := made.ask(), [loss])
-        assert made.ask()[1].trial == first[1].trial, "it goes on in the gang that holds it"
-    made.train(made.ask(), [0.9])
-    assert made.study.get_trial(3).state == TrialState.RUNNING
-    assert made.ask()[1].trial == 4
+    for number, loss in enumerate((0.1, 0.2, 0.3)):
+        assert made.train(made.ask(), [loss]).trial == number, "it goes on in the gang that holds it"
+    assert made.train(made.ask(), [0.9]) is None
     assert made.outcomes[3] == "pruned"
+    assert made.ask()[1].trial == 4
     assert made.events[-2:] == [("pruned", 3, "below the median of 3 trials at epoch 1"), ("started", 4, None)]
     made.searcher.finish(prune=True)
     assert made.outcomes[:3] == ["interrupted"] * 3, "nobody else is pruned because the search ends"
