@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from searchlight.models.arc.programs.operations import OPERATIONS
-from searchlight.models.arc.programs.readout import Cells, Readout, Targets, answer, fit_readouts, flatten
+from searchlight.models.arc.programs.readout import Cells, Readout, Targets, answer, fit_readout, flatten
 from searchlight.models.arc.puzzles import Grid, Puzzle
 
 # The parts of a value: 1.5 in all.
@@ -69,31 +69,12 @@ class ProgramResult:
         return self.shown_share == 1
 
 
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """The readout of a program, and the grids that it looks at, for demonstrations and tests."""
-
-    sources: tuple[Grids, ...]
-    readout: Readout
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.readout.hidden.mean())
-
-    @property
-    def hidden_share(self) -> float:
-        return float((self.readout.hidden == 1).mean())
-
-    @property
-    def shown_share(self) -> float:
-        return float((self.readout.shown == 1).mean())
-
-    def compute_value(self, baseline: float) -> float:
-        """Compute `ProgramResult.value`, where a readout of the inputs has the accuracy `baseline`."""
-        gain = max(0.0, (self.accuracy - baseline) / (1 - baseline)) if baseline < 1 else 0.0
-        fits = self.shown_share == 1
-        value = SIZE + ACCURACY * gain + SHOWN * fits + HIDDEN * self.hidden_share
-        return value + ALL_HIDDEN * (fits and self.hidden_share == 1)
+def compute_value(readout: Readout, baseline: float) -> float:
+    """Compute `ProgramResult.value`, where a readout of the inputs has the accuracy `baseline`."""
+    gain = max(0.0, (readout.accuracy - baseline) / (1 - baseline)) if baseline < 1 else 0.0
+    fits = readout.shown_share == 1
+    value = SIZE + ACCURACY * gain + SHOWN * fits + HIDDEN * readout.hidden_share
+    return value + ALL_HIDDEN * (fits and readout.hidden_share == 1)
 
 
 class Executor:
@@ -106,11 +87,11 @@ class Executor:
         self._inputs: Grids = tuple(source for source, _ in puzzle.pairs)
         self._after: dict[tuple[int, ...], Grids | None] = {(): self._inputs}
         self._readouts: dict[bytes, Readout] = {}
-        self._baseline = 0.0
+        self._baseline = 0.0  # the accuracy of a readout of the inputs
         alone = self._choose(self._inputs, self._inputs)
         if alone is not None:
-            self._baseline = alone.accuracy
-        self._value_alone = 0.0 if alone is None else alone.compute_value(self._baseline)
+            self._baseline = alone[1].accuracy
+        self._value_alone = 0.0 if alone is None else compute_value(alone[1], self._baseline)
 
     def execute(self, program: Program) -> ProgramResult:
         """Execute a program on the demonstrations, fit its readout, and answer the tests."""
@@ -121,17 +102,18 @@ class Executor:
         choice = self._choose(grids, before)
         if choice is None:
             return self._miss(program, True)
-        value = choice.compute_value(self._baseline)
-        answered = [self._answer(choice, test) for test in range(len(self._outputs), len(self._inputs))]
+        sources, readout = choice
+        value = compute_value(readout, self._baseline)
+        answered = [self._answer(sources, readout, test) for test in range(len(self._outputs), len(self._inputs))]
         return ProgramResult(
             program,
             True,
             value,
             max(0.0, value - self._value_alone),
-            choice.accuracy,
-            choice.hidden_share,
-            choice.shown_share,
-            len(choice.sources),
+            readout.accuracy,
+            readout.hidden_share,
+            readout.shown_share,
+            len(sources),
             tuple(grid for grid, _ in answered),
             tuple(ambiguity for _, ambiguity in answered),
         )
@@ -166,23 +148,26 @@ class Executor:
         pairs = zip(changed[: len(self._outputs)], grids, strict=False)
         return None if all(np.array_equal(new, old) for new, old in pairs) else changed  # type: ignore[arg-type]
 
-    def _choose(self, grids: Grids, before: Grids) -> _Choice | None:
-        """Choose the best readout of the grids alone, or together with those before the last step or the inputs."""
+    def _choose(self, grids: Grids, before: Grids) -> tuple[tuple[Grids, ...], Readout] | None:
+        """Choose what the readout looks at: the grids alone, or also those before the last step, or the inputs.
+
+        Returns:
+            The grids of each component, for demonstrations and tests, and the readout. None if the grids' sizes are
+            not those of the outputs.
+        """
         if not self._has_sizes(grids):
             return None
-        sets: list[tuple[Grids, ...]] = [(grids,)]
-        others = [before] if before is self._inputs else [self._inputs, before]
-        sets += [(other, grids) for other in others if other is not grids and self._has_sizes(other)]
-        choices = [_Choice(sources, self._fit(sources)) for sources in sets]
-        return max(choices, key=lambda one: one.compute_value(self._baseline) - COMPONENT_COST * len(one.sources))
+        others = [self._inputs] if before is self._inputs else [self._inputs, before]
+        choices = [(grids,), *((other, grids) for other in others if other is not grids and self._has_sizes(other))]
+        fitted = [(sources, self._fit(sources)) for sources in choices]
+        return max(fitted, key=lambda one: compute_value(one[1], self._baseline) - COMPONENT_COST * len(one[0]))
 
     def _fit(self, sources: tuple[Grids, ...]) -> Readout:
-        """Fit both kinds of readout and return the better one. Programs that give the same grids share it."""
+        """Fit a readout. Programs that give the same grids share it."""
         components = self._gather(sources)
         key = components.tobytes()
         if key not in self._readouts:
-            readouts = fit_readouts(components, self._targets)
-            self._readouts[key] = max(readouts, key=lambda one: ((one.hidden == 1).mean(), one.hidden.mean()))
+            self._readouts[key] = fit_readout(components, self._targets)
         return self._readouts[key]
 
     def _has_sizes(self, grids: Grids) -> bool:
@@ -194,14 +179,14 @@ class Executor:
         shown = len(self._outputs)
         return np.stack([flatten([grid for grid in grids[:shown] if grid is not None]) for grids in sources])
 
-    def _answer(self, choice: _Choice, test: int) -> tuple[Grid | None, float]:
+    def _answer(self, sources: tuple[Grids, ...], readout: Readout, test: int) -> tuple[Grid | None, float]:
         """Answer the test at index `test` of the grids."""
-        parts = [grids[test] for grids in choice.sources]
+        parts = [grids[test] for grids in sources]
         grids = [part for part in parts if part is not None]
         if len(grids) < len(parts) or len({grid.shape for grid in grids}) > 1:
             return None, 0.0
         asked = np.stack([flatten([grid]) for grid in grids])
-        colors, ambiguity = answer(self._gather(choice.sources), self._targets, asked, choice.readout.copies_first)
+        colors, ambiguity = answer(self._gather(sources), self._targets, asked, readout.copies_first)
         return colors.reshape(grids[0].shape).astype(np.uint8), ambiguity
 
     def _miss(self, program: Program, is_valid: bool) -> ProgramResult:

@@ -50,13 +50,15 @@ class Readout(NamedTuple):
     """How well a table of the components answers the demonstrations.
 
     Attributes:
-        hidden: The accuracy on each demonstration of a table that is fitted on the others, shape (D,).
-        shown: The accuracy on each demonstration of the table that is fitted on all, shape (D,).
+        accuracy: The mean share of right cells in a demonstration, by a table that is fitted on the others.
+        hidden_share: The share of demonstrations that such a table meets exactly.
+        shown_share: The share of demonstrations that the table of all demonstrations meets exactly.
         copies_first: Whether a copy that was always right comes before the table.
     """
 
-    hidden: NDArray[np.float64]
-    shown: NDArray[np.float64]
+    accuracy: float
+    hidden_share: float
+    shown_share: float
     copies_first: bool
 
 
@@ -102,17 +104,18 @@ class Counts(NamedTuple):
         return sure
 
 
-def fit_readouts(components: Cells, targets: Targets) -> list[Readout]:
-    """Fit both kinds of readout, with and without `copies_first`, to components of shape (C, N)."""
+def fit_readout(components: Cells, targets: Targets) -> Readout:
+    """Fit a readout to components of shape (C, N), with or without `copies_first`, whichever meets more when hidden."""
     own = count(components, targets, targets.owners, len(targets.sizes))
-    total = _add(own)
+    total = Counts(*(part.sum(0, keepdims=True) for part in own))
     others = Counts(*(whole - part for whole, part in zip(total, own, strict=True)))
-    whole = np.zeros_like(targets.owners)
-    shown = targets.compute_accuracies(total.predict(components, whole, False))
-    return [
-        Readout(targets.compute_accuracies(others.predict(components, targets.owners, first)), shown, first)
-        for first in (False, True)
-    ]
+    shown = targets.compute_accuracies(total.predict(components, np.zeros_like(targets.owners), False))
+    readouts = []
+    for copies_first in (False, True):
+        hidden = targets.compute_accuracies(others.predict(components, targets.owners, copies_first))
+        shares = (float(hidden.mean()), float((hidden == 1).mean()), float((shown == 1).mean()))
+        readouts.append(Readout(*shares, copies_first))
+    return max(readouts, key=lambda readout: (readout.hidden_share, readout.accuracy))
 
 
 def count(components: Cells, targets: Targets, tables: Cells, number: int) -> Counts:
@@ -175,8 +178,3 @@ def find_patterns(components: Cells) -> Cells:
 
 def _count_patterns(components: int) -> int:
     return 1 << (components + (components > 1))
-
-
-def _add(counts: Counts) -> Counts:
-    """Add the counts of all tables up to one table."""
-    return Counts(*(part.sum(0, keepdims=True) for part in counts))
