@@ -189,7 +189,7 @@ def find_user_frame(stack: str) -> str:
 
     The path is relative to sys.path, since workers import a copy of the file.
     """
-    frames = [frame for frame in FRAME.findall(stack) if not _is_library(frame[0])]
+    frames = [frame for frame in FRAME.findall(stack) if not is_library_file(frame[0])]
     if not frames:
         return ""
     path, line, function = frames[-1]
@@ -200,7 +200,8 @@ def find_user_frame(stack: str) -> str:
     return f"{path}, line {line}, in {function}"
 
 
-def _is_library(path: str) -> bool:
+def is_library_file(path: str) -> bool:
+    """Return whether the file at `path` is of Python, a package or Searchlight, but not of an installed task."""
     modules = (reference.partition(":")[0].replace(".", os.sep) for reference in find_tasks().values())
     if any(f"{os.sep}{module}{os.sep}" in path for module in modules):
         return False
