@@ -15,7 +15,7 @@ OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
 def train_fn(config):
-    generator = torch.Generator().manual_seed(0)
+    device, generator = ray.train.torch.get_device(), torch.Generator().manual_seed(0)
     x = torch.randn(320, 4, generator=generator)
     y = x.sum(1, keepdim=True).sin()
     layers = torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
@@ -24,7 +24,7 @@ def train_fn(config):
     start = 0
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
-            state = torch.load(os.path.join(folder, "state.pt"), weights_only=True)
+            state = torch.load(os.path.join(folder, "state.pt"), map_location="cpu", weights_only=True)
         start = state["epoch"] + 1
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -37,7 +37,7 @@ def train_fn(config):
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            held_out = torch.nn.functional.mse_loss(model(x[256:]), y[256:]).item()
+            held_out = torch.nn.functional.mse_loss(model(x[256:].to(device)), y[256:].to(device)).item()
         with tempfile.TemporaryDirectory() as folder:
             state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(state, os.path.join(folder, "state.pt"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
 from click.testing import CliRunner
 
 from searchlight.trainables.filesystem.paths import parse_path
@@ -22,6 +23,29 @@ STARTED: list[subprocess.Popen] = []  # by the test that runs
 # The same examples in each run, so that a failure belongs to the change that caused it. An example may take any time.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("fixed")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where tests of updates and of training compute: cpu or cuda")
+
+
+def pytest_configure(config):
+    if config.getoption("device") == "cpu":  # a search, too, must take no GPU by accident
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig):
+    return torch.device(pytestconfig.getoption("device"))
+
+
+@pytest.fixture
+def on_device(pytestconfig):
+    """Make tensors on `--device` unless a test says where."""
+    if pytestconfig.getoption("device") != "cpu":  # the default, with which each call would go through a function mode
+        torch.set_default_device(pytestconfig.getoption("device"))
+    yield
+    torch.set_default_device(None)
 
 
 @dataclass

@@ -32,7 +32,7 @@ class Soak(Task[SoakConfig]):
     objective, mode = "val/loss", "min"
 
     def build(self) -> None:
-        self.x = torch.randn(128, 4, generator=torch.Generator().manual_seed(0))
+        self.x = torch.randn(128, 4, generator=torch.Generator().manual_seed(0)).to(self.context.device)
         self.y = self.x.sum(1, keepdim=True).sin()
         model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Dropout(self.config.dropout), nn.Linear(32, 1))
         self.modules = {"model": model}

@@ -34,8 +34,8 @@ def train_plainly(
     prepare: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> float:
     """Train as a user of plain PyTorch does. Call `report` with the loss of each epoch, and return the last one."""
-    x, y = build_data()
     model = prepare(nn.Linear(4, 1))
+    x, y = (part.to(next(model.parameters()).device) for part in build_data())
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     loss = math.nan
     for epoch in range(EPOCHS):
@@ -61,7 +61,7 @@ class Tiny(Task[TinyConfig]):
     objective, mode = "val/loss", "min"
 
     def build(self) -> None:
-        self.x, self.y = build_data()
+        self.x, self.y = (part.to(self.context.device) for part in build_data())
         self.updates_done = self.evaluated = 0
         self.modules = {"model": nn.Linear(4, 1)}
         self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=self.config.lr)}

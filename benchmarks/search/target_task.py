@@ -88,7 +88,8 @@ class Target(Task[TargetConfig]):
     objective, mode = "val/loss", "min"
 
     def build(self) -> None:
-        self.x, self.y = self.context.cache("digits", load)
+        device = self.context.device
+        self.x, self.y = self.context.cache(f"digits on {device}", lambda: [part.to(device) for part in load()])
         model = build_network(self.config.width, self.config.dropout)
         self.modules = {"model": model}
         self.optimizers = {

@@ -12,6 +12,7 @@ from beside import data
 
 def train_fn(config):
     """As in Ray's guide: it goes on from its checkpoint, and saves one with each report."""
+    device = ray.train.torch.get_device()
     x, y = data()
     model = ray.train.torch.prepare_model(
         torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -21,7 +22,7 @@ def train_fn(config):
     start = 0
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
-            state = torch.load(os.path.join(folder, "state.pt"), weights_only=True)
+            state = torch.load(os.path.join(folder, "state.pt"), map_location="cpu", weights_only=True)
         assert state["lr"] == config["lr"], "a checkpoint of another trial"
         start = state["epoch"]
         inner.load_state_dict(state["model"])
@@ -42,7 +43,10 @@ def train_fn(config):
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            metrics = {"loss": torch.nn.functional.mse_loss(inner(x[64:]), y[64:]), "epoch": epoch}
+            metrics = {
+                "loss": torch.nn.functional.mse_loss(inner(x[64:].to(device)), y[64:].to(device)),
+                "epoch": epoch,
+            }
         metrics |= {"ranks": ray.train.get_context().get_world_size(), "seen": sum(len(i) for i, _ in loader)}
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None

@@ -16,8 +16,9 @@ class Steep(Task[SteepConfig]):
 
     def build(self):
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(64, 4, generator=generator)
-        self.y = self.x.sum(1, keepdim=True) + self.config.noise * torch.randn(64, 1, generator=generator)
+        x, noise = torch.randn(64, 4, generator=generator), torch.randn(64, 1, generator=generator)
+        self.x = x.to(self.context.device)
+        self.y = (x.sum(1, keepdim=True) + self.config.noise * noise).to(self.context.device)
         self.modules = {"model": torch.nn.Linear(4, 1)}
         self.optimizers = {"model": torch.optim.Adam(self.modules["model"].parameters(), lr=self.config.lr)}
 

@@ -23,7 +23,7 @@ class Toy(Task[ToyConfig]):
     def build(self):
         from beside import data  # imported late, as users do
 
-        self.x, self.y = data()
+        self.x, self.y = (part.to(self.context.device) for part in data())
         self.dataset("plane", [self.x[:64], self.y[:64]], source="beside.py")
         self.dataset("plane", [self.x[64:], self.y[64:]], source="beside.py", use="evaluation")
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))

@@ -25,17 +25,24 @@ def _few_threads_and_a_fixed_seed() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+def skip_but_on_cpu(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("several ranks of tests share no GPU: they use gloo")
+
+
 @pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(tmp_path_factory: pytest.TempPathFactory, device: torch.device) -> Iterator[Pair]:
     """Two ranks, started once for all tests that need them."""
+    skip_but_on_cpu(device)
     pair = Pair(tmp_path_factory.mktemp("pair"))
     yield pair
     pair.end()
 
 
 @pytest.fixture(scope="session")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def four(tmp_path_factory: pytest.TempPathFactory, device: torch.device) -> Iterator[Pair]:
     """Four ranks, started once as well."""
+    skip_but_on_cpu(device)
     four = Pair(tmp_path_factory.mktemp("four"), 4)
     yield four
     four.end()

@@ -31,6 +31,7 @@ from tests.trainables.toy_models import (
 )
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("on_device")
 in_half_precision = pytest.mark.parametrize("precision", ["bf16", "fp16"])
 
 

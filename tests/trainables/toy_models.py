@@ -79,10 +79,11 @@ def tokens(sizes: Sequence[int], seed: int = 0, ignored: bool = True) -> list[To
     generator = torch.Generator().manual_seed(seed)
     batches = []
     for size in sizes:
-        labels = torch.randint(3, (size,), generator=generator)
+        labels = torch.randint(3, (size,), generator=generator, device="cpu")
         if ignored:
-            labels[torch.rand(size, generator=generator) < 0.3] = IGNORED
-        batches.append((torch.randn(size, 5, generator=generator), labels))
+            labels[torch.rand(size, generator=generator, device="cpu") < 0.3] = IGNORED
+        inputs = torch.randn(size, 5, generator=generator, device="cpu")
+        batches.append((inputs.to(torch.get_default_device()), labels.to(torch.get_default_device())))
     return batches
 
 
@@ -185,8 +186,10 @@ class Regression(Task[RegressionConfig]):
         if self.config.fault:
             misbehave(self.config.fault)
         generator = torch.Generator().manual_seed(1)
-        self.inputs = torch.randn(self.config.size, 3, generator=generator)
-        self.targets = self.inputs.sum(1).sin() + 0.1 * torch.randn(self.config.size, generator=generator)
+        inputs = torch.randn(self.config.size, 3, generator=generator, device="cpu")
+        noise = torch.randn(self.config.size, generator=generator, device="cpu")
+        self.inputs = inputs.to(self.context.device)
+        self.targets = (inputs.sum(1).sin() + 0.1 * noise).to(self.context.device)
         model = nn.Sequential(
             nn.Linear(3, self.config.width),
             nn.BatchNorm1d(self.config.width),
@@ -297,10 +300,12 @@ class Adversaries(Task[TaskConfig]):
         self.before = self.weights()
 
     def weights(self) -> dict[str, list[Tensor]]:
-        return {key: [p.detach().clone() for p in module.parameters()] for key, module in self.modules.items()}
+        return {
+            key: [p.detach().to("cpu", copy=True) for p in module.parameters()] for key, module in self.modules.items()
+        }
 
     def train_batches(self, epoch: int) -> Iterator[Tensor]:
-        yield from self.context.shard(torch.randn(12, 2, generator=self.context.generator), 4)
+        yield from self.context.shard(torch.randn(12, 2, generator=self.context.generator, device="cpu"), 4)
 
     def update(self, window: Sequence[Any]) -> None:
         self.updaters["generator"].update(window, self.generator_loss)
@@ -341,12 +346,18 @@ class Augmented(Regression):
     def train_batches(self, epoch: int) -> Iterator[Any]:
         shift = 1e-3 * self.seen
         for inputs, targets in super().train_batches(epoch):
-            offset = random.random() + float(np.random.rand()) + torch.rand(1, generator=self.context.generator)
+            offset = (
+                random.random()
+                + float(np.random.rand())
+                + torch.rand((), generator=self.context.generator, device="cpu")
+            )
             self.drawn += 1
             yield inputs + 0.1 * torch.randn_like(inputs) + 0.1 * offset + shift, targets
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
-        factor = random.random() + float(np.random.rand()) + torch.rand(1, generator=self.context.generator)
+        factor = (
+            random.random() + float(np.random.rand()) + torch.rand((), generator=self.context.generator, device="cpu")
+        )
         loss, weight = super().loss((batch[0] + 0.1 * factor, batch[1]))
         self.log("input", batch[0].mean(), weight)
         self.log("micro_batches", 1.0)

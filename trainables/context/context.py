@@ -1,5 +1,6 @@
 """The device, rank, random generator and collectives of one worker."""
 
+import functools
 import math
 import weakref
 import zlib
@@ -146,7 +147,8 @@ class Context:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, but got {batch_size}.")
         count = _get_length(data)
-        order = torch.randperm(count, generator=self.generator) if shuffle else torch.arange(count)
+        draw = functools.partial(torch.randperm, generator=self.generator) if shuffle else torch.arange
+        order = draw(count, device="cpu")  # with the generator, whatever the default device is
         for indices in torch.split(order[self.rank :: self.world_size], batch_size):
             if len(indices):  # torch.split returns one empty part for an empty tensor
                 yield _take(data, indices)

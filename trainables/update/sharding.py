@@ -51,7 +51,7 @@ class ShardedUpdater(Updater):
         self,
         optimizers: Mapping[str, torch.optim.Optimizer],
         precision: str = "fp32",
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         *,
         modules: Mapping[str, nn.Module],
         reduce_each: bool = False,

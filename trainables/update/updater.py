@@ -64,7 +64,7 @@ class Updater:
         optimizers: The optimizers by name. Parameters must be fp32, and each must belong to one optimizer only.
         precision: "fp32", "bf16" or "fp16". A precision that the device lacks is an error. "auto" is bf16 where the
             device has it, else fp16 on a GPU, else fp32.
-        device: The device of the parameters. Each micro-batch is moved there before its forward pass.
+        device: The device to which each micro-batch is moved before its forward pass. Default: that of the parameters.
         max_grad_norm: The limit of the gradient norm over all optimizers, or a limit for each optimizer by name.
             None: no clipping, but the norm is still reported.
         schedulers: Learning-rate schedules. They step once per applied update, unless their optimizer had no gradient.
@@ -99,7 +99,7 @@ class Updater:
         self,
         optimizers: Mapping[str, torch.optim.Optimizer],
         precision: str = "fp32",
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         max_grad_norm: float | Mapping[str, float | None] | None = None,
         schedulers: Sequence[Scheduler] = (),
         ema: Ema | None = None,
@@ -110,7 +110,8 @@ class Updater:
         transform: Callable[[], None] | None = None,
         bf16_parameters: bool = False,
     ) -> None:
-        self.device = torch.device(device)
+        parameters = (p for optimizer in optimizers.values() for p in get_parameters(optimizer))
+        self.device = torch.device(device or next((p.device for p in parameters), "cpu"))
         self.precision = resolve(precision, self.device)
         self.optimizers = dict(optimizers)
         self.max_grad_norm = check_limits(max_grad_norm, self.optimizers)

@@ -18,7 +18,7 @@ class Tokens(Small):
     def build(self):
         super().build()
         lengths = torch.arange(len(self.x)) % 4 + 1
-        self.mask = (torch.arange(4)[None] < lengths[:, None]).float()
+        self.mask = (torch.arange(4)[None] < lengths[:, None]).float().to(self.context.device)
 
     def make_model(self):
         return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4))
@@ -129,7 +129,7 @@ class Contrastive(Small):
 
     def loss(self, batch):
         hidden = F.normalize(self.modules["model"](batch[0]), dim=1)
-        return F.cross_entropy(hidden @ hidden.T / 0.1, torch.arange(len(hidden))), len(hidden)
+        return F.cross_entropy(hidden @ hidden.T / 0.1, torch.arange(len(hidden), device=hidden.device)), len(hidden)
 
     def evaluate(self):
         return {"val/loss": self.modules["model"](self.x[48:]).square().mean().item()}
@@ -162,7 +162,7 @@ class CountingLoss(Small):
 class MaskConstant(Small):
     def loss(self, batch):
         scores = self.modules["model"][0](batch[0])
-        scores = scores.masked_fill(torch.arange(8) > 5, -1e9).softmax(1).to(batch[0].dtype)
+        scores = scores.masked_fill(torch.arange(8, device=scores.device) > 5, -1e9).softmax(1).to(batch[0].dtype)
         return F.mse_loss(self.modules["model"][2](scores), batch[1]), len(batch[0])
 
 
@@ -170,7 +170,7 @@ class MaskConstant(Small):
 class OtherDtype(Small):
     def loss(self, batch):
         hidden = self.modules["model"][0](batch[0])
-        chosen = torch.zeros(len(hidden), 8)
+        chosen = torch.zeros(len(hidden), 8, device=hidden.device)
         chosen[torch.arange(len(hidden))] = hidden
         return self.modules["model"][2](chosen).square().mean(), len(batch[0])
 
@@ -188,7 +188,7 @@ class WithoutKernel(Small):
     """An operation that this CPU lacks in half precision, such as an LSTM in bf16 without AVX-512."""
 
     def loss(self, batch):
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled(self.context.device.type):
             raise RuntimeError(
                 "could not create a primitive descriptor for the LSTM forward propagation primitive. Run"
             )
@@ -229,7 +229,7 @@ class Cancellation(Small):
 @fault("mode-does-not-run", modes=["bf16"])
 class AutocastDisabled(Small):
     def loss(self, batch):
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(self.context.device.type, enabled=False):
             return super().loss(batch)
 
 
@@ -252,7 +252,7 @@ class MostlyFp32(Small):
 class Unseeded(Small):
     def loss(self, batch):
         x, y = batch
-        noise = torch.tensor([random.SystemRandom().random() for _ in range(len(x))])[:, None]
+        noise = x.new_tensor([random.SystemRandom().random() for _ in range(len(x))])[:, None]
         return F.mse_loss(self.modules["model"](x) + noise, y), len(x)
 
 
@@ -264,8 +264,8 @@ class GlobalState(Small):
         super().build()
         seed = self.config.seed
         others = [value for key, value in self.earlier.items() if key != seed]
-        self.shift = others[0] if others else torch.zeros(1)
-        self.earlier[seed] = torch.ones(1)
+        self.shift = others[0] if others else torch.zeros(())
+        self.earlier[seed] = torch.ones(())
 
     def loss(self, batch):
         return super().loss((batch[0] + self.shift, batch[1]))

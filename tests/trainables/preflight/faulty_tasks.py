@@ -25,7 +25,7 @@ class Small(Task[SmallConfig]):
 
     def build(self) -> None:
         generator = torch.Generator().manual_seed(1)
-        self.x = torch.randn(self.config.size + 16, 5, generator=generator)
+        self.x = torch.randn(self.config.size + 16, 5, generator=generator).to(self.context.device)
         self.y = self.x.sum(1, keepdim=True).sin()
         self.modules = {"model": self.make_model()}
         self.optimizers = {"model": torch.optim.AdamW(self.modules["model"].parameters(), lr=self.config.lr)}
@@ -216,7 +216,7 @@ class LateHead(Small):
     def loss(self, batch):
         model = self.modules["model"]
         if len(model) == 3:
-            model.append(nn.Linear(1, 1))
+            model.append(nn.Linear(1, 1, device=batch[0].device))
         return super().loss(batch)
 
 
@@ -224,7 +224,7 @@ class LateHead(Small):
 class LooseTemperature(Small):
     def build(self):
         super().build()
-        self.temperature = nn.Parameter(torch.ones(1))
+        self.temperature = nn.Parameter(torch.ones(1, device=self.context.device))
         self.optimizers["temperature"] = torch.optim.SGD([self.temperature], lr=0.1)
 
     def loss(self, batch):

@@ -23,7 +23,7 @@ class Transformer(Tokens):
 
     def build(self):
         super().build()
-        self.x = torch.randint(12, (len(self.x), 4), generator=torch.Generator().manual_seed(2))
+        self.x = torch.randint(12, (len(self.x), 4), generator=torch.Generator().manual_seed(2)).to(self.context.device)
 
     def make_model(self):
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
@@ -33,7 +33,7 @@ class Transformer(Tokens):
 
     def answer(self, x):
         parts = self.modules["model"]
-        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
         return parts["head"](parts["body"](parts["embed"](x), mask=mask, is_causal=True))
 
     def loss(self, batch):
@@ -51,7 +51,7 @@ class MaskedLanguageModel(Transformer):
 
     def loss(self, batch):
         x = batch[0]
-        hidden = torch.rand(x.shape) < 0.5
+        hidden = torch.rand(x.shape, device=x.device) < 0.5
         losses = F.cross_entropy(self.answer(x.masked_fill(hidden, 0)).flatten(0, 1), x.flatten(), reduction="none")
         return (losses * hidden.flatten()).sum() / hidden.sum(), hidden.sum()
 
@@ -64,7 +64,7 @@ class Mixup(Small):
     """Each sample is mixed with another one of its micro-batch, and noise is added."""
 
     def loss(self, batch):
-        (x, y), other = batch, torch.randperm(len(batch[0]))
+        (x, y), other = batch, torch.randperm(len(batch[0]), device=batch[0].device)
         share = torch.distributions.Beta(0.4, 0.4).sample()
         answer = self.modules["model"](share * x + (1 - share) * x[other] + 0.1 * torch.randn_like(x))
         return F.mse_loss(F.dropout(answer, 0.1), share * y + (1 - share) * y[other]), len(x)
@@ -87,7 +87,7 @@ class GenerativeAdversarialNetwork(Small):
         self.count = 0
 
     def fake(self, count):
-        return self.modules["g"](torch.randn(count, 3))
+        return self.modules["g"](torch.randn(count, 3, device=self.context.device))
 
     def update(self, window):
         self.count += 1
@@ -187,7 +187,9 @@ class MixtureOfExperts(Small):
 class SparseEmbedding(Small):
     def build(self):
         super().build()
-        self.x = torch.randint(1000, (len(self.x), 4), generator=torch.Generator().manual_seed(3))
+        self.x = torch.randint(1000, (len(self.x), 4), generator=torch.Generator().manual_seed(3)).to(
+            self.context.device
+        )
         embedding, head = nn.EmbeddingBag(1000, 8, sparse=True), nn.Linear(8, 1)
         self.modules = {"model": nn.Sequential(embedding, head)}
         self.optimizers = {

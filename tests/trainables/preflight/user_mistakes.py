@@ -25,7 +25,7 @@ class Classifier(Task[MistakeConfig]):
     def build(self) -> None:
         """Draw the points, and make a network of two layers."""
         generator = torch.Generator().manual_seed(1)
-        points = torch.randn(128, 4, generator=generator)
+        points = torch.randn(128, 4, generator=generator).to(self.context.device)
         kinds = (points[:, 0] > 0).long() + (points[:, 1] > 0.5).long()
         self.x, self.y, self.x_test, self.y_test = points[:96], kinds[:96], points[96:], kinds[96:]
         self.build_model()
@@ -178,7 +178,7 @@ class ClassWeights(Classifier):
 
     def loss(self, batch: Any) -> tuple[Tensor, float]:
         x, y = batch
-        weight = torch.tensor([0.2, 1.0, 5.0])
+        weight = x.new_tensor([0.2, 1.0, 5.0])
         return nn.functional.cross_entropy(self.modules["model"](x), y, weight=weight), len(x)
 
 

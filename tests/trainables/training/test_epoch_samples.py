@@ -37,7 +37,7 @@ def samples_by_epoch(
 ) -> list[float]:
     """Return how many samples all ranks were trained on after each epoch."""
     config = RegressionConfig(batch_size=batch_size, accumulation=accumulation, epochs=epochs)
-    training = TrialTrainer(task(config, Context(rank=rank, world_size=world_size)))
+    training = TrialTrainer(task(config, Context(torch.get_default_device(), rank, world_size)))
     seen = []
     for _ in range(epochs):
         training.run_epoch()

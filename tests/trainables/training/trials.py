@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.training.trainer import TrialTrainer
@@ -25,7 +27,7 @@ class FakeClock:
 
 
 def make_trial(task: type[Any], rank: int = 0, world_size: int = 1, **settings: Any) -> TrialTrainer:
-    return TrialTrainer(task(task.config_class()(**settings), Context(rank=rank, world_size=world_size)))
+    return TrialTrainer(task(task.config_class()(**settings), Context(torch.get_default_device(), rank, world_size)))
 
 
 def load_trial(path: StoragePath, task: type[Any], **settings: Any) -> TrialTrainer:
