@@ -1,5 +1,6 @@
 import contextlib
 import os
+import random
 import secrets
 import shutil
 import subprocess
@@ -27,11 +28,17 @@ hypothesis.settings.load_profile("fixed")
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where tests of updates and of training compute: cpu or cuda")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in the random order of this seed")
 
 
 def pytest_configure(config):
     if config.getoption("device") == "cpu":  # a search, too, must take no GPU by accident
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(config, items):
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
 
 
 @pytest.fixture(scope="session")
