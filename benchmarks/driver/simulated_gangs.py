@@ -29,7 +29,7 @@ HOSTS = 4
 class StandIn(Gang):
     """A gang whose workers wait instead of training."""
 
-    def train_workers(self, run: str) -> None:
+    def train_workers(self, run: str, is_synchronous: bool) -> None:
         registry, me = self.settings.registry, ray.get_runtime_context()
         group = placement_group([self.settings.resources] * self.settings.workers, name=run)
         group.wait(60)

@@ -95,7 +95,7 @@ class GangRunner:
 
     Args:
         place_s: How long the gang may wait for room in the cluster.
-        start_workers: Starts workers in a placement group of the given name.
+        start_workers: Starts workers in a placement group of the given name, which launch kernels synchronously or not.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class GangRunner:
         settings: GangSettings,
         place_s: float,
         registry: RegistryClient,
-        start_workers: Callable[[str], WorkerThread],
+        start_workers: Callable[[str, bool], WorkerThread],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -122,7 +122,7 @@ class GangRunner:
         """Register the gang, whose `actor` is on `node`, and start its workers."""
         run = self._create_run_name()
         self._registry.call(Registry.register_gang, actor, node, run)
-        self._workers = self._start_workers(run)
+        self._workers = self._start_workers(run, False)
 
     def begin(self, segment: SegmentAssignment) -> None:
         """Begin `segment` with the next call of `wait_for_reports`."""
@@ -239,7 +239,7 @@ class GangRunner:
             return self._release_trial("its own node is going away")
         if decision.kind == "room":
             return self._release_trial(decision.reason)
-        self._workers = self._start_workers(run)
+        self._workers = self._start_workers(run, ended.is_synchronous)
         if decision.kind == "fail":
             self._registry.call(Registry.drop)
             return SegmentEnd("failed", decision.reason)
@@ -300,14 +300,15 @@ class Gang(tune.Trainable):
     def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
         """Load nothing: a segment names its checkpoints."""
 
-    def train_workers(self, run: str) -> None:
+    def train_workers(self, run: str, is_synchronous: bool) -> None:
         """Run workers until they end."""
         # Imported here, since it takes seconds and the driver imports this module, too.
         from searchlight.search.execution.gang_trainer import train
 
-        train(self.settings, self.name, run)
+        worker = replace(self.settings.worker, is_synchronous=is_synchronous)
+        train(replace(self.settings, worker=worker), self.name, run)
 
-    def _start_workers(self, run: str) -> WorkerThread:
-        thread = WorkerThread(target=self.train_workers, args=(run,), daemon=True, name="fit")
+    def _start_workers(self, run: str, is_synchronous: bool) -> WorkerThread:
+        thread = WorkerThread(target=self.train_workers, args=(run, is_synchronous), daemon=True, name="fit")
         thread.start()
         return thread

@@ -61,6 +61,7 @@ class GangEntry:
     leaving: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     doing: str = ""
+    is_synchronous: bool = False  # whether its next workers launch kernels synchronously
     heard_at: float = -math.inf
 
 
@@ -133,8 +134,9 @@ class Registry:
         await self.kill_workers(gang)
         return stacks
 
-    async def end_gang(self, gang: str, why: str) -> None:
-        """Record that the workers of `gang` end before they begin the next segment."""
+    async def end_gang(self, gang: str, why: str, is_synchronous: bool = False) -> None:
+        """Record that the workers of `gang` end, and whether the next ones launch kernels synchronously."""
+        self._gangs[gang].is_synchronous = is_synchronous
         await self._gangs[gang].mailbox.mark_ending(why)
 
     async def restart(self, gang: str, run: str) -> EndedWorkers:
@@ -146,7 +148,8 @@ class Registry:
         self._release_resources(entry)
         entry.ended = asyncio.Event()
         entry.run, entry.planned = run, ""
-        return EndedWorkers(reached, expected, leaving, moves=entry.node in self._look.going)
+        is_synchronous, entry.is_synchronous = entry.is_synchronous, False
+        return EndedWorkers(reached, expected, leaving, entry.node in self._look.going, is_synchronous)
 
     async def unregister_gang(self, gang: str) -> None:
         if gang in self._gangs:

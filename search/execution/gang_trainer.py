@@ -19,6 +19,7 @@ from searchlight.search.private_api import (
     get_env_vars_to_propagate,
     set_torch_environment,
 )
+from searchlight.trainables.device_errors import SYNCHRONOUS
 from searchlight.trainables.ports import LOOPBACK, find_free_ports
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.messages import GangSettings
@@ -44,7 +45,7 @@ class PlacedWorkerGroup(WorkerGroup):  # type: ignore[misc]  # private, so that 
 
         If it is empty, Ray can use a process that it has started in advance.
         """
-        variables = get_env_vars_to_propagate()
+        variables = {**get_env_vars_to_propagate(), **custom_runtime_env.get("env_vars", {})}
         return {"env_vars": {name: variables[name] for name in variables if name not in CONTROLLER_VARIABLES}}
 
     def _create_placement_group(self, scaling_config: Any, context: Any) -> Any:
@@ -157,5 +158,6 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
             storage_path=get_ray_train_session_dir(),  # a local folder, since nothing in it is needed
             # One start is one fit, since the gang itself counts the failures of each trial.
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),  # type: ignore[call-arg]
+            worker_runtime_env={"env_vars": {SYNCHRONOUS: "1"} if settings.worker.is_synchronous else {}},
         ),
     ).fit()

@@ -28,6 +28,21 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
 
 
 @pytest.mark.slow
+def test_error_of_cuda_is_located_and_spoils_no_other_trial(make_cli):
+    options = ["--scheduler", "none", "--trials", "3", "--concurrency", "1", "--set", "epochs=2"]
+    points = ["fault=none,lr=0.01", "fault=assert,lr=0.02", "fault=none,lr=0.03"]
+    tries = [word for point in points for word in ("--try", point)]
+    space = ["--search", "fault=assert,none", "--search", "lr=0.01..0.1"]
+    found = FinishedSearch.run(make_cli(), "asserted", "faulty.py:Faulty", *options, *space, *tries)
+    (first, _), (outcome, reason), (last, _) = found.trials_ended().values()
+    assert (first, outcome, last) == ("completed", "failed", "completed"), found.done.stderr
+    assert reason.startswith("AcceleratorError: CUDA error: device-side assert triggered, at faulty.py, line ")
+    assert ", in _fail\n" in (found.folder / "errors" / "trial-1.txt").read_text(), "without the variable: in evaluate"
+    assert "trial 1: begins in new workers: AcceleratorError: CUDA error: device-side assert" in found.done.stderr
+    assert "trial 2: begins in new workers: an error of CUDA ended the trial before" in found.done.stderr
+
+
+@pytest.mark.slow
 def test_trial_of_a_stopped_worker_continues_in_a_new_one(make_cli):
     cli = make_cli()
     options = ["--trials", "1", "--stall-timeout", "10s", "--name", "stopped", "--json"]

@@ -29,12 +29,25 @@ class Faulty(Toy):
             self._fail()
         return super().loss(batch)
 
+    def build(self):
+        self._use_device()
+        super().build()
+
+    def _use_device(self):
+        if getattr(torch, "is_asserted", False):  # no trial of this process can use the device any more
+            raise torch.AcceleratorError("CUDA error: device-side assert triggered\nIt might be reported elsewhere.")
+
     def evaluate(self):
+        self._use_device()
         return {**super().evaluate(), "pid": os.getpid()}
 
     def _fail(self):
         if self.config.fault == "exit":
             os._exit(7)
+        if self.config.fault == "assert":  # a kernel, whose error is raised later unless its launch is synchronous
+            torch.is_asserted = True
+            if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+                self._use_device()
         if self.config.fault == "hang":
             time.sleep(1000)
         if self.config.fault == "memory":

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from searchlight.trainables.device_errors import is_out_of_memory
+from searchlight.trainables.device_errors import breaks_device, is_out_of_memory, probe_device
 
 NCCL = (
     "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
@@ -47,3 +47,51 @@ def test_out_of_memory_is_found_as_the_cause():
     error = ValueError("the batch cannot be built")
     error.__cause__ = MemoryError()
     assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.AcceleratorError(ASSERT),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+        torch.distributed.DistBackendError(f"{NCCL}Cuda failure 710 'device-side assert triggered'"),
+    ],
+)
+def test_error_of_cuda_breaks_the_device(error):
+    assert breaks_device(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"),
+        RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and cpu!"),
+    ],
+)
+def test_usual_error_leaves_the_device_usable(error):
+    assert not breaks_device(error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        (None, ""),
+        (torch.AcceleratorError(ASSERT), "CUDA error: device-side assert triggered"),
+        (torch.OutOfMemoryError("CUDA out of memory."), ""),  # another process has the memory
+    ],
+)
+def test_probe_finds_an_error_of_an_earlier_kernel(monkeypatch, raised, found):
+    def synchronize(device):
+        if raised:
+            raise raised
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert probe_device(torch.device("cuda:0")) == found
+    assert probe_device(torch.device("cpu")) == ""

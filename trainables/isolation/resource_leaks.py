@@ -97,8 +97,9 @@ def release_free_memory() -> None:
     if sys.platform == "linux":
         with suppress(AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if is_cuda_in_use():
+        with suppress(RuntimeError):  # an error of a kernel, which a probe of the device shows
+            torch.cuda.empty_cache()
 
 
 def _find_threads() -> dict[threading.Thread, str]:

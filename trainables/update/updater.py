@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.device_errors import breaks_device
 from searchlight.trainables.precision import Diverged, LossScale, autocast, resolve
 from searchlight.trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
 from searchlight.trainables.update.arguments import Scheduler, check_limits, check_loss, check_schedulers
@@ -234,8 +235,8 @@ class Updater:
                     check_graph(mean_loss)
                     self._graph_checked = True
                 accumulation.add(mean_loss, weight)
-        except Exception:  # any error: the other ranks wait in the all-reduce, which must report it
-            if ranks > 1:
+        except Exception as error:  # any error: the other ranks wait in the all-reduce, which must report it
+            if ranks > 1 and not breaks_device(error):
                 self._drop_gradients()
                 self._reducer.reduce(trainable, None)
             raise

@@ -7,7 +7,7 @@ import torch
 
 from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import Context
-from searchlight.trainables.device_errors import is_out_of_memory
+from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import describe_missing_file
 from searchlight.trainables.update.reduction import PeerFailed
@@ -48,7 +48,7 @@ def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
 
 def is_lost_peer(error: BaseException) -> bool:
     """Return whether a collective raised `error` because another rank is gone. Gloo has no type for it."""
-    if is_out_of_memory(error):  # NCCL's, of this rank
+    if is_of_this_rank(error):
         return False
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)

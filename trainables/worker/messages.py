@@ -30,6 +30,7 @@ class WorkerSettings:
         audit: What the first worker of the search audits before its first trial, or None.
         command: What the task runs if it is a command.
         gpus: The GPU-seconds that one second of a trial costs: the GPUs of all ranks, or the workers if none has a GPU.
+        is_synchronous: Whether launches of kernels wait for their end, so that an error names the line that caused it.
     """
 
     task: str
@@ -42,6 +43,7 @@ class WorkerSettings:
     audit: dict[str, Any] | None = None
     command: CommandSettings | None = None
     gpus: float = 1.0
+    is_synchronous: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,16 @@ class SegmentEnd:
 
 @dataclass(frozen=True)
 class Migration:
-    """The end of a segment that other workers of the same gang continue on another node."""
+    """The end of a segment that other workers of the same gang continue, often on another node.
+
+    Attributes:
+        is_synchronous: Whether these workers launch kernels synchronously, since an error of CUDA ended the segment.
+    """
 
     done: ClassVar = True
     reason: str
     notes: Sequence[str] = ()
+    is_synchronous: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,12 +250,14 @@ class EndedWorkers:
         expected: Why they were to end, or "".
         leaving: Why they were to leave their nodes, or "".
         moves: Whether the gang itself must leave its node.
+        is_synchronous: Whether the next workers launch kernels synchronously.
     """
 
     reached: Reached
     expected: str
     leaving: str
     moves: bool
+    is_synchronous: bool = False
 
 
 @dataclass(frozen=True)

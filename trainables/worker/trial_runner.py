@@ -1,6 +1,8 @@
 """Runs the segments of trials on one rank."""
 
+import contextlib
 import logging
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint.file import UnwritableError, unwritable_errors
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
+from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loaders
@@ -30,6 +33,7 @@ from searchlight.trainables.worker.endings import (
 from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
+    Migration,
     SegmentAssignment,
     SegmentEnd,
     WorkerReport,
@@ -134,7 +138,7 @@ class TrialRunner:
         except (Exception, SystemExit) as error:
             if self.context.world_size > 1 and is_lost_peer(error):
                 raise  # another rank ended: Train restarts the group, and the trial resumes from its checkpoint
-            last = SegmentEnd("failed", format_reason(error), traceback.format_exc())
+            last = self._build_failure(error)
         finally:  # after the error was handled: its traceback keeps the trial's objects alive
             if self.held is None:
                 self._release()
@@ -142,6 +146,14 @@ class TrialRunner:
         if isinstance(last, SegmentEnd):  # after its memory is free, since the trial may have used all of it
             last = replace(last, location=find_user_frame(last.traceback))
         yield last
+
+    def _build_failure(self, error: BaseException) -> SegmentEnd | Migration:
+        reason = format_reason(error)
+        if breaks_device(error):
+            self.recycle_reason = "an error of CUDA ended the trial before"
+            if not self.settings.is_synchronous and os.environ.get(SYNCHRONOUS) != "1":
+                return Migration(f"{reason}; it runs once more with {SYNCHRONOUS}=1, to find the line", (), True)
+        return SegmentEnd("failed", reason, traceback.format_exc())
 
     def _audit(self) -> None:
         """Run the quick part of the task's audit. Call this on all ranks.
@@ -185,7 +197,7 @@ class TrialRunner:
         """Undo what the audit changed in the process."""
         end_data_loaders()
         self.context.cache_store.drop_changed()
-        self.recycle_reason = self.recycle_reason or self._process.restore()
+        self.recycle_reason = self.recycle_reason or self._probe_device() or self._process.restore()
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
         epoch, last = 0, None
@@ -276,17 +288,30 @@ class TrialRunner:
     def _release(self) -> None:
         """Release the trial in memory and undo its changes to the process."""
         end_data_loaders()  # first: the garbage collector may find them later
-        if self.training is not None:
-            self.training.close()
-        self.held = self.training = None
         self._trials += 1
+        broken = self._probe_device()
+        if self.training is not None:
+            # With a broken device, any call may raise, which would lose the report of the trial.
+            with contextlib.suppress(*(RuntimeError,) if broken else ()):
+                self.training.close()
+        self.held = self.training = None
+        if broken:
+            self.recycle_reason = broken
+            return
         self.context.cache_store.drop_changed()
         left = self._process.restore()
         grown = self._memory.describe_growth(self._trials, self.context.cache_store.get_size)
         if not self.recycle_reason:
             self.recycle_reason = left or grown or self._check_trial_limit()
 
+    def _probe_device(self) -> str:
+        """Return why this process can use its device no more, or ""."""
+        error = probe_device(self.context.device)
+        return f"{self.context.device} fails in this process: {error}" if error else ""
+
     def _check_trial_limit(self) -> str:
+        if self.settings.is_synchronous:
+            return f"the trial before ran with {SYNCHRONOUS}=1"
         if self._trials != self.settings.recycle_after:
             return ""
         return "1 trial" if self._trials == 1 else f"{self._trials} trials"

@@ -82,8 +82,11 @@ class GangMember:
                 runner.drop_trial_unless_continued(None)  # a function that waits in its report ends in order
                 return self._end_gang(reasons[0])
             for report in runner.run(segment):
-                if isinstance(report, Migration):  # all ranks return
-                    return self._end_gang(report.reason)
+                if isinstance(report, Migration):
+                    self._end_gang(report.reason, report.is_synchronous)
+                    if report.is_synchronous and runner.context.world_size > 1:
+                        raise RuntimeError(report.reason)  # the other ranks wait for this one; Train ends them
+                    return  # as all ranks do
                 self._send(report)
         runner.drop_trial_unless_continued(None)
 
@@ -92,8 +95,8 @@ class GangMember:
         self._turn, segment = ray.get(self._registry.wait_for_segment.remote(self._gang, self._turn))
         return segment
 
-    def _end_gang(self, reason: str) -> None:
-        ray.get(self._registry.end_gang.remote(self._gang, reason))
+    def _end_gang(self, reason: str, is_synchronous: bool = False) -> None:
+        ray.get(self._registry.end_gang.remote(self._gang, reason, is_synchronous))
 
     def _send(self, report: EpochReport | SegmentEnd) -> None:
         context = self._runner.context

@@ -83,8 +83,9 @@ class FakeGang:
         self.runner.begin(segment())
         self.runner.start("actor", "node-1")
 
-    def start_workers(self, run):
+    def start_workers(self, run, is_synchronous):
         self.started.append(run)
+        self.is_synchronous = is_synchronous
         self.workers = Mock(failure=None)
         return self.workers
 
@@ -283,3 +284,13 @@ def test_gang_polls_as_often_as_the_registry_says(gang):
     gang.after(round(17 / POLL_S), gang.registry.put, EpochReport(1, {}, None, {}))
     gang.wait()
     assert gang.registry.calls.count("poll") == 4  # after 1, 6, 11 and 16 seconds
+
+
+def test_workers_after_an_error_of_cuda_are_synchronous(gang):
+    assert not gang.is_synchronous
+    gang.registry.ended |= {"expected": "CUDA error", "is_synchronous": True}
+    gang.lose(None)
+    gang.after(1, gang.registry.put, EpochReport(1, {}, None, {}))
+    (report,) = gang.wait()
+    assert report.notes == ["begins in new workers: CUDA error"]
+    assert gang.is_synchronous

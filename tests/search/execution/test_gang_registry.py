@@ -132,6 +132,14 @@ async def test_placement_groups_of_no_gang_are_removed(world):
 
 
 @asynchronous
+async def test_only_the_next_workers_are_synchronous(world):
+    found = await world.enter(1)
+    await found.end_gang("g0", "an error of CUDA", True)
+    restarted = [await found.restart("g0", run) for run in ("gang-7", "gang-8")]
+    assert [ended.is_synchronous for ended in restarted] == [True, False]
+
+
+@asynchronous
 async def test_late_workers_are_refused_and_their_groups_removed(world):
     found = await world.enter(1)
     await found.restart("g0", "gang-7")
