@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -30,12 +30,13 @@ class Mode:
     dtype: torch.dtype
     autocast: bool = True
     loss_scale: bool = False
-    cuda_test: Callable[[], bool] | None = None
+    cuda_test: Callable[[torch.device], bool] | None = None
 
 
-def _has_native_bf16() -> bool:
+def _has_native_bf16(device: torch.device) -> bool:
     # Older GPUs emulate bf16 at a fraction of fp32's speed: a small product would succeed there.
-    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    with torch.cuda.device(device):  # torch asks the current one
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 class Precision(StrEnum):
@@ -116,6 +117,11 @@ def lacks_kernels(precision: Precision, device: torch.device) -> bool:
     return False
 
 
+def choose_common(precisions: Sequence[Precision]) -> Precision:
+    """Return what "auto" is for ranks whose devices would get `precisions`: the weakest device decides."""
+    return max(precisions, key=[Precision.BF16, Precision.FP16, Precision.FP32].index)
+
+
 def resolve(requested: str, device: torch.device) -> Precision:
     """Return the precision named `requested`. "auto" is bf16 if `device` has it, else fp16 on a GPU, else fp32.
 
@@ -139,7 +145,7 @@ def _is_supported(precision: Precision, device: torch.device) -> bool:
     if not precision.mode.autocast:
         return True
     if device.type == "cuda" and precision.mode.cuda_test is not None:
-        return precision.mode.cuda_test()
+        return precision.mode.cuda_test(device)
     try:
         with autocast(precision, device):
             product = torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)

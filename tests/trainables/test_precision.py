@@ -1,5 +1,6 @@
 """Test that what is asked for is what runs, that what is kept is fp32, and that the loss scale obeys its bounds."""
 
+import contextlib
 import logging
 import math
 
@@ -13,6 +14,7 @@ from searchlight.trainables.precision import (
     LossScale,
     Precision,
     autocast,
+    choose_common,
     find_supported_precisions,
     resolve,
 )
@@ -82,6 +84,29 @@ def test_precision_is_resolved_where_the_trial_runs(monkeypatch, requested, expe
     monkeypatch.undo()  # in the worker
     task = Regression(RegressionConfig.model_validate(sent))
     assert TrialTrainer(task).task.updaters["train"].precision is expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [(["bf16", "fp16"], "fp16"), (["bf16", "bf16"], "bf16"), (["fp32", "bf16"], "fp32")],
+)
+def test_weakest_device_decides_the_common_precision(ranks, expected):
+    assert choose_common([Precision(each) for each in ranks]) == expected
+
+
+def test_bf16_is_asked_of_the_device_itself(monkeypatch):
+    present = ["none"]
+
+    @contextlib.contextmanager
+    def make_current(device):
+        present.append(str(device))
+        yield
+        present.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", make_current)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: present[-1] == "cuda:1")
+    test = Precision.BF16.mode.cuda_test
+    assert [test(torch.device("cuda", index)) for index in (1, 2)] == [True, False]
 
 
 def test_precision_that_auto_came_to_is_logged(caplog):  # C46

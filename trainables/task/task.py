@@ -299,7 +299,7 @@ class Task(ABC, Generic[Config]):
         """Return the autocast context of the trial's precision, for evaluation."""
         return autocast(self.precision, self.context.device)
 
-    @property
+    @functools.cached_property
     def precision(self) -> Precision:
-        """The precision of this trial. "auto" is resolved for the device."""
+        """The precision of this trial. "auto" is resolved for the devices of all ranks, from `build` on."""
         return resolve(self.config.precision, self.context.device)

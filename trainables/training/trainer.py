@@ -18,7 +18,7 @@ from searchlight.trainables.checkpoint import fork, sharded
 from searchlight.trainables.checkpoint.placement import move_back, note_devices
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
-from searchlight.trainables.precision import AUTO, Diverged
+from searchlight.trainables.precision import AUTO, Diverged, choose_common
 from searchlight.trainables.task import Task
 from searchlight.trainables.task.images import Picture
 from searchlight.trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
@@ -78,6 +78,8 @@ class TrialTrainer:
         self.autosave: tuple[StoragePath, float] | None = None
         self._was_midway = False  # whether there is a checkpoint from within the epoch
         self._usage = ResourceUsage(task.context.device)
+        if task.config.precision == AUTO:
+            task.precision = choose_common(task.context.gather(task.precision))
         # The same seed on all ranks, since a data split or a fixed projection that build draws must not differ.
         rng.seed(task.context.generator, 0, task.config.seed, 0, BUILD)
         task.build()

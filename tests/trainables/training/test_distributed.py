@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from searchlight.trainables import checkpoint
-from searchlight.trainables.precision import Diverged, LossScale
+from searchlight.trainables.precision import Diverged, LossScale, Precision, resolve
 from searchlight.trainables.update import Ema, Updater
 from searchlight.trainables.update.reduction import PeerFailed
 from tests.trainables.toy_models import Regression, Sharded, every_precision, identical, samples
@@ -145,6 +145,18 @@ def update_heavy_window(rank: int, initial: float) -> tuple[str, float]:
     layer = torch.ones(1, 1)
     report = updater.update([torch.full((1, 1), 2.0)], lambda x: ((x @ layer * weight).mean(), 60_000))
     return report.outcome, weight.item()
+
+
+def resolve_auto(rank: int) -> tuple[str, str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        lacking = Precision.BF16 if rank else None
+        patch.setattr("searchlight.trainables.precision._is_supported", lambda precision, _: precision != lacking)
+        task = make_trial(Sharded, rank=rank, world_size=RANKS, precision="auto").task
+        return resolve("auto", task.context.device), task.precision, task.updaters["train"].precision
+
+
+def test_auto_precision_is_that_of_the_weakest_rank(pair):
+    assert pair.run(resolve_auto) == [("bf16", "fp32", "fp32"), ("fp32", "fp32", "fp32")]
 
 
 @pytest.mark.parametrize("initial", [1.0, 2.0])
