@@ -11,6 +11,8 @@ SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # The watcher starts a process for every gang. The registry finds draining nodes for all of them.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    # How long ranks may take to leave their group before they are killed. If one has failed, the others wait for it.
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "3",
 }
 # A collective that hangs on a GPU ends the workers, and the trial continues from its last checkpoint.
 NCCL_SETTINGS = {"RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1", "RAY_TRAIN_NCCL_RAS_ACTION": "fail"}

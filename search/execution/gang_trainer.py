@@ -19,6 +19,7 @@ from searchlight.search.private_api import (
     get_env_vars_to_propagate,
     set_torch_environment,
 )
+from searchlight.trainables.context.context import GPU_BACKEND
 from searchlight.trainables.device_errors import SYNCHRONOUS
 from searchlight.trainables.ports import LOOPBACK, find_free_ports
 from searchlight.trainables.private_api import get_ray_train_session_dir
@@ -107,7 +108,7 @@ class GangBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray's bac
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         """Create the process group of all workers, as Ray does before they train."""
         has_gpus = worker_group.get_resources_per_worker().get("GPU", 0) > 0
-        backend = backend_config.backend or ("nccl" if has_gpus else "gloo")
+        backend = backend_config.backend or (GPU_BACKEND if has_gpus else "gloo")
         nodes = [worker.metadata for worker in worker_group.get_workers()]
         host = LOOPBACK if len({node.node_id for node in nodes}) == 1 else nodes[0].node_ip
         timeout_s = backend_config.timeout_s

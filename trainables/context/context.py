@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 # The contexts that use a process group of a single rank that one of them created.
+# Objects, flags and tensors of the host go over gloo, so that no rank waits for its GPU to exchange them.
+GPU_BACKEND = "cpu:gloo,cuda:nccl"
 _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
@@ -166,7 +168,7 @@ class Context:
         """Return for each flag whether it is set on at least one rank. All ranks must call it."""
         if self.world_size == 1:
             return list(flags)
-        total = torch.tensor([float(flag) for flag in flags], device=self.device)
+        total = torch.tensor([float(flag) for flag in flags], device=get_flag_device(self.device))
         dist.all_reduce(total)
         return [count > 0 for count in total.tolist()]
 
@@ -216,11 +218,16 @@ class Context:
                 dist.broadcast(tensor.data, src=0)
 
 
+def get_flag_device(device: torch.device) -> torch.device:
+    """Return where ranks exchange a few numbers of the host: the CPU, or `device` in a group without gloo."""
+    return torch.device("cpu") if "cpu" in dist.get_backend_config() else device
+
+
 def create_single_rank_group(device: torch.device) -> None:
     """Create the default process group for a process that is its only rank."""
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    backend = GPU_BACKEND if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
 

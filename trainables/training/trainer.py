@@ -90,6 +90,7 @@ class TrialTrainer:
             move_state_to_parameters(optimizer)
         self._buffers = Buffers(task.modules)
         self._sharded = is_sharded(named.values())
+        task.context.any(False)  # wait for the slowest build here: in a broadcast, NCCL's hang detector would count
         task.context.broadcast([parameter for parameter in named.values() if not is_sharded([parameter])])
         self._buffers.broadcast(task.context)
         self._tallies = {name: EpochTotals() for name in task.updates}

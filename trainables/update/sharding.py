@@ -18,6 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from searchlight.trainables import private_api
+from searchlight.trainables.context.context import get_flag_device
 from searchlight.trainables.precision import autocast
 from searchlight.trainables.update.accumulation import Accumulation, WindowTotals, check_graph, get_gradients
 from searchlight.trainables.update.arguments import check_loss
@@ -318,7 +319,7 @@ def _get_groups(module: FSDPModule) -> list[Any]:
 
 def _gather_counts(count: int, device: torch.device) -> list[int]:
     """Return the number of micro-batches of each rank."""
-    counts = torch.zeros(get_world_size(), dtype=torch.int64, device=device)
+    counts = torch.zeros(get_world_size(), dtype=torch.int64, device=get_flag_device(device))
     counts[dist.get_rank()] = count
     dist.all_reduce(counts)
     numbers: list[int] = counts.tolist()

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 from ray.train.v2._internal.callbacks.nccl_ras import NCCLRASCallback
 
 from searchlight.search.execution.controller_settings import GROW_S, NCCL_SETTINGS, PLACE, apply_controller_settings
@@ -15,4 +16,5 @@ def test_hanging_collectives_are_detected_where_there_is_nccl(monkeypatch, has_n
     assert (os.environ.items() >= NCCL_SETTINGS.items()) == has_nccl
     del os.environ[PLACE]
     assert apply_controller_settings(True, has_nccl) == GROW_S
+    assert int(os.environ[TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S]) < 10, "the ranks wait for one that has failed"
     NCCLRASCallback()  # raises if it does not know a setting

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from searchlight.trainables import checkpoint
+from searchlight.trainables.context import Context
 from searchlight.trainables.precision import Diverged, LossScale, Precision, resolve
+from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.update import Ema, Updater
 from searchlight.trainables.update.reduction import PeerFailed
 from tests.trainables.toy_models import Regression, Sharded, every_precision, identical, samples
@@ -157,6 +159,27 @@ def resolve_auto(rank: int) -> tuple[str, str, str]:
 
 def test_auto_precision_is_that_of_the_weakest_rank(pair):
     assert pair.run(resolve_auto) == [("bf16", "fp32", "fp32"), ("fp32", "fp32", "fp32")]
+
+
+class Patient(Context):
+    """Keeps the names of its collectives."""
+
+    def any(self, *flags: bool) -> list[bool]:
+        CALLS.append("any")
+        return super().any(*flags)
+
+    def broadcast(self, tensors: Any) -> None:
+        CALLS.append("broadcast")
+        super().broadcast(tensors)
+
+
+CALLS: list[str] = []
+
+
+def test_ranks_meet_after_build_before_they_broadcast():
+    CALLS.clear()
+    TrialTrainer(Sharded(Sharded.config_class()(), Patient()))
+    assert CALLS.index("any") < CALLS.index("broadcast"), "a slow build must not look as a hanging broadcast"
 
 
 @pytest.mark.parametrize("initial", [1.0, 2.0])
