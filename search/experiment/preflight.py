@@ -47,7 +47,7 @@ def run_preflight(plan: SearchPlan) -> Audit:
     request = {
         "reference": plan.source.reference,
         "request": asdict(build_request(plan.space, plan.config.workers)),
-        "on_gpu": has_gpus(plan.config),
+        "gpus": (plan.config.gpus_per_worker or 1.0) if has_gpus(plan.config) else 0.0,
         "is_function": plan.source.task_class is None,
     }
     run, file = _run_on_cluster if uses_existing_cluster() else _run_locally, _get_file(plan)
@@ -185,7 +185,7 @@ def find_unsupported_modes(plan: SearchPlan) -> dict[str, str]:
     modes = [mode for mode in Precision if mode in request.modes and mode != Precision.FP32]
     if source.task_class is None or config.no_preflight or not modes:
         return {}
-    keywords = {"reference": source.reference, "request": asdict(request), "on_gpu": False, "is_function": False}
+    keywords = {"reference": source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
     keywords["files"] = str(config.local_path / TASK_FILES)
     if uses_existing_cluster():
         audit = _call_on_node(config, _audit_doubtful, modes=modes, **keywords)
@@ -247,7 +247,7 @@ def _call_on_node(options: ResourceOptions, audit_on_node: Callable[..., Audit],
     limits = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
     task: Any = ray.remote(max_calls=1, max_retries=0, **limits)(audit_on_node)  # type: ignore[call-overload]
     try:
-        audit: Audit = ray.get(task.remote(**{**request, "on_gpu": worker.get("GPU", 0) > 0}), timeout=LONGEST_S)
+        audit: Audit = ray.get(task.remote(**{**request, "gpus": worker.get("GPU", 0.0)}), timeout=LONGEST_S)
         return audit
     except ray.exceptions.GetTimeoutError as error:
         raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error

@@ -232,7 +232,7 @@ class Audit:
             self._evaluate_s = trial.evaluate_s
         with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
             precision = resolve(self.config.precision, self.context.device)
-            self._largest = find_largest_batch(trial, precision, self._is_over)
+            self._largest = find_largest_batch(trial, precision, self.request.workers, self._is_over)
 
     def _audit_cost(self) -> None:
         left = max(1.0, self.request.limit_s - sum(self.seconds.values()))

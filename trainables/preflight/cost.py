@@ -4,13 +4,12 @@ import copy
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import psutil
 import torch
 
 from searchlight.trainables.context import Context, rng
@@ -22,16 +21,17 @@ from searchlight.trainables.preflight.observation import UNLIMITED, ObservedTria
 from searchlight.trainables.preflight.samples import count_samples, select
 from searchlight.trainables.registry import find_user_frame
 from searchlight.trainables.task import Task, TaskConfig
-from searchlight.trainables.training.resource_usage import GPU_MEMORY, MEMORY, ResourceUsage
+from searchlight.trainables.training.resource_usage import GPU_MEMORY, MEMORY, ResourceUsage, measure_usable_memory
 from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.update import windows
+from searchlight.trainables.update.parameters import get_parameters
 
 WARM_UP = 2  # windows that are slower than those after them
 EPOCHS = 4  # of a short epoch that are timed; the first one also sets up kernels and memory
 PATIENCE = 3  # times the limit until they are done
 DOMINATES = 0.5  # share of an epoch, or of a trial of one epoch
+FP32_BYTES = 4
 GROWTH = (1, 2)  # micro-batches that memory is measured with, in multiples of the task's own
-CPU_SHARE = 0.8  # of the memory that is free
 
 
 declare_kinds(
@@ -180,10 +180,15 @@ def _count_windows(task: Task[Any], done: int, samples: float, limit_s: float) -
     return count
 
 
-def find_largest_batch(trial: ObservedTrial, precision: Precision, is_over: Callable[[], bool]) -> int | None:
+def find_largest_batch(
+    trial: ObservedTrial, precision: Precision, workers: int, is_over: Callable[[], bool]
+) -> int | None:
     """Return about how many samples of a micro-batch fit into the memory, by the growth from one size to the next.
 
     On a GPU the peak of forward and backward is measured, on a CPU the bytes that the forward pass keeps.
+
+    Args:
+        workers: The ranks of a trial, of which this process is one.
     """
     name, record = next(iter(trial.updates.items()))
     if not record.batches or is_over():
@@ -199,11 +204,32 @@ def find_largest_batch(trial: ObservedTrial, precision: Precision, is_over: Call
     per_sample = (peaks[1] - peaks[0]) / (count * (GROWTH[1] - GROWTH[0]))
     if per_sample <= 0:
         return None
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    else:
-        free = int(psutil.virtual_memory().available * CPU_SHARE)
+    free = measure_usable_memory(device) - count_missing_bytes(trial.task, workers)
     return max(count, int(count + (free - peaks[0]) / per_sample))
+
+
+def count_missing_bytes(task: Task[Any], workers: int) -> int:
+    """Return the bytes that a trial of `workers` ranks will need in addition to what it has in this process.
+
+    With several ranks, the gradients are summed in one tensor of fp32. A parameter that had no gradient yet will have
+    as much state as others of its optimizer. An optimizer that has not stepped may need two numbers, as Adam does.
+    """
+    missing = 0.0
+    for updater in task.updaters.values():
+        for optimizer in updater.optimizers.values():
+            parameters = [p for p in get_parameters(optimizer) if p.requires_grad]
+            states = {p: _count_bytes(optimizer.state[p]) for p in parameters if optimizer.state.get(p)}
+            each = sum(states.values()) / max(1, sum(p.numel() for p in states))
+            if not updater.steps:
+                each = 2 * FP32_BYTES
+            missing += each * sum(p.numel() for p in parameters if p not in states)
+            if workers > 1:
+                missing += FP32_BYTES * sum(p.numel() for p in parameters)
+    return int(missing)
+
+
+def _count_bytes(state: Mapping[str, Any]) -> int:
+    return sum(value.nbytes for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _measure_peak(action: Callable[[], Any], device: torch.device) -> int:

@@ -27,26 +27,28 @@ from searchlight.trainables.isolation.resource_leaks import end_data_loaders
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings
 from searchlight.trainables.registry import enter_task_folder, get_python_path, load_class
+from searchlight.trainables.training.resource_usage import limit_gpu_memory
 
 ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
 POLL_S = 0.1
 
 
 def audit_task(
-    reference: str, request: Mapping[str, Any], on_gpu: bool, is_function: bool, files: str = ""
+    reference: str, request: Mapping[str, Any], gpus: float, is_function: bool, files: str = ""
 ) -> dict[str, Any]:
     """Audit the task "module:Class", or "module:function", in this process, which ends afterwards.
 
     Args:
         request: The fields of an AuditRequest.
-        on_gpu: Whether the audit uses the first GPU that the process sees.
+        gpus: The GPUs of a worker, e.g. 0.5 of the first one that the process sees, or 0.
         files: The folder that the task's `prepare` filled, or "".
 
     Returns:
         An AuditResult as JSON.
     """
     enter_task_folder()
-    device = torch.device("cuda", 0) if on_gpu and torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cuda", 0) if gpus and torch.cuda.is_available() else torch.device("cpu")
+    limit_gpu_memory(device, gpus)
     asked = AuditRequest(**request)
     logging.getLogger("searchlight.trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
     if is_function:
@@ -119,7 +121,7 @@ def audit_one_rank(
     if on_gpu := context.device.type == "cuda":
         visible, index = os.environ.get("CUDA_VISIBLE_DEVICES"), context.device.index or 0
         environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[index] if visible else str(index)
-    keywords = {"reference": reference, "request": dict(request), "on_gpu": on_gpu, "is_function": False}
+    keywords = {"reference": reference, "request": dict(request), "gpus": float(on_gpu), "is_function": False}
     try:
         return audit_apart({**keywords, "files": str(context.files or "")}, environment, ONE_RANK_S, is_over)
     except (OSError, RuntimeError) as error:  # e.g. a full disk or no time: no proof that a gang would fail

@@ -13,6 +13,8 @@ import torch
 from pynvml import NVMLError
 
 CPU, MEMORY, GPU, GPU_MEMORY = "sys/cpu_percent", "sys/memory_gib", "sys/gpu_percent", "sys/gpu_memory_gib"
+CPU_SHARE = 0.8  # of the memory that is free
+GPU_SHARE = 0.9  # the rest is for the context of CUDA, its libraries and fragments
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -49,6 +51,25 @@ class ResourceUsage:
                 metrics[GPU] = float(torch.cuda.utilization(self._device))
             metrics[GPU_MEMORY] = torch.cuda.max_memory_allocated(self._device) / 2**30
         return metrics
+
+
+def limit_gpu_memory(device: torch.device, gpus: float) -> None:
+    """Limit this process to its part of a GPU that it shares, so that no neighbor runs out of memory for it.
+
+    Args:
+        gpus: The GPUs of the process, e.g. 0.5.
+    """
+    if device.type == "cuda" and 0 < gpus < 1:
+        torch.cuda.set_per_process_memory_fraction(gpus * GPU_SHARE, device)
+
+
+def measure_usable_memory(device: torch.device) -> int:
+    """Return the bytes that a trial of this process may use, its present ones on a GPU included."""
+    if device.type != "cuda":
+        return int(psutil.virtual_memory().available * CPU_SHARE)
+    free, total = torch.cuda.mem_get_info(device)
+    limit = torch.cuda.get_per_process_memory_fraction(device) * total  # of `limit_gpu_memory`, else all
+    return int(min(limit, (free + torch.cuda.memory_reserved(device)) * GPU_SHARE))
 
 
 def aggregate_usage(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import cached_on_node
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.registry import enter_task_folder
+from searchlight.trainables.training.resource_usage import limit_gpu_memory
 from searchlight.trainables.worker.messages import EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.trial_runner import TrialRunner
 from searchlight.trainables.worker.working_folder import WorkingFolder
@@ -39,6 +40,7 @@ def work(config: dict[str, Any], runner_class: type[TrialRunner] | None = None) 
     os.environ["RAY_ADDRESS"] = me.gcs_address
     # The GPU of a command is its program's: a worker that touched it would take hundreds of MiB of its memory.
     device = torch.device("cpu") if settings.rehearsal or settings.command else ray.train.torch.get_device()
+    limit_gpu_memory(device, settings.gpus / ranks.get_world_size())
     files = cached_on_node(settings.files, get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()

@@ -17,6 +17,8 @@ from searchlight.trainables.training.resource_usage import (
     MEMORY,
     ResourceUsage,
     aggregate_usage,
+    limit_gpu_memory,
+    measure_usable_memory,
 )
 from tests.trainables.training.trials import FakeClock
 
@@ -101,3 +103,34 @@ def test_ranks_add_up_cpu_and_take_the_largest_memory():
     ]
     assert aggregate_usage(ranks) == {CPU: 200.0, MEMORY: 3.0, GPU: 80.0, GPU_MEMORY: 5.0}
     assert aggregate_usage([{CPU: 1.0}, {CPU: 2.0, MEMORY: 1.0}]) == {CPU: 3.0, MEMORY: 1.0}
+
+
+GPU_BYTES = 80 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free", "usable"),
+    [
+        (1.0, GPU_BYTES - 2**30, 0.9 * GPU_BYTES),  # the GiB that is not free is reserved by this process
+        (1.0, GPU_BYTES / 2, 0.9 * (GPU_BYTES / 2 + 2**30)),  # others have the rest
+        (0.5, GPU_BYTES - 2**30, 0.45 * GPU_BYTES),
+        (0.25, GPU_BYTES / 8, 0.9 * (GPU_BYTES / 8 + 2**30)),
+        (2.0, GPU_BYTES - 2**30, 0.9 * GPU_BYTES),
+    ],
+)
+def test_part_of_a_gpu_limits_its_memory_with_a_margin(monkeypatch, gpus, free, usable):
+    limits = {"cuda:0": 1.0}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, GPU_BYTES))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**30)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.update({str(device): share})
+    )
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: limits[str(device)])
+    device = torch.device("cuda", 0)
+    limit_gpu_memory(device, gpus)
+    assert measure_usable_memory(device) == pytest.approx(usable, abs=1)
+
+
+def test_process_without_a_gpu_is_not_limited(monkeypatch):
+    monkeypatch.delattr(torch.cuda, "set_per_process_memory_fraction")
+    limit_gpu_memory(torch.device("cpu"), 0.5)
