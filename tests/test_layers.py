@@ -41,7 +41,7 @@ LAYERS = [
     ("trainables.task",),
     ("trainables.update",),
     ("trainables.context", "trainables.filesystem", "trainables.flatten", "trainables.ports", "trainables.precision"),
-    ("trainables.private_api", "trainables.device_errors"),
+    ("trainables.private_api", "trainables.device_errors", "trainables.gpu_driver"),
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.solver", "models.liquid.losses", "models.liquid.task_stream"),
     (

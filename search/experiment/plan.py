@@ -15,6 +15,7 @@ from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.address_check import check_address
 from searchlight.search.execution.cluster.local_machine import (
+    check_driver,
     check_machine,
     leave_out_fp16,
     may_train_on_gpus,
@@ -188,6 +189,8 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:
+        if not config.command:  # its programs have a torch of their own, or none
+            check_driver(config)
         check_machine(config, space)
     command = None
     if config.command:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
 from searchlight.search.errors import UsageError
-from searchlight.search.execution.cluster.local_machine import count_available_cpus, uses_existing_cluster
+from searchlight.search.execution.cluster.local_machine import count_available_cpus, get_device, uses_existing_cluster
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
@@ -132,8 +132,7 @@ def _list_choices(space: Space, name: str) -> list[Any]:
 
 def has_gpus(options: ResourceOptions) -> bool:
     """Return whether each worker of the search gets a GPU, as far as this machine can tell."""
-    wanted = options.gpus_per_worker
-    return wanted != 0 and (wanted is not None or torch.cuda.is_available())
+    return bool(options.gpus_per_worker) or get_device(options).type == "cuda"
 
 
 def estimate(plan: SearchPlan, audit: Audit) -> CostEstimate | None:

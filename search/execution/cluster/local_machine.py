@@ -11,6 +11,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.space.options import SpaceOptions
 from searchlight.search.space.search_space import Space
+from searchlight.trainables.gpu_driver import find_driver_problem
 from searchlight.trainables.precision import AUTO, Precision, find_supported_precisions
 from searchlight.trainables.task import TaskConfig
 
@@ -41,7 +42,7 @@ def check_machine(options: ResourceOptions, space: Space) -> None:
             f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
             f"{', '.join(sorted(options.resources))}. Custom resources are declared by the nodes of a cluster."
         )
-    device = _get_device(options)
+    device = get_device(options)
     able = [mode.value for mode in find_supported_precisions(device)]
     searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
     fixed = space.build_config({})
@@ -57,6 +58,12 @@ def check_machine(options: ResourceOptions, space: Space) -> None:
         )
     if problems:
         raise UsageError(*problems)
+
+
+def check_driver(options: ResourceOptions) -> None:
+    """Raise a UsageError if trials of torch would get a GPU that torch cannot use."""
+    if options.gpus_per_worker != 0 and (problem := find_driver_problem()):
+        raise UsageError(f"this machine must let torch use its GPUs: {problem} --gpus-per-worker 0 trains on CPUs.")
 
 
 def leave_out_fp16(options: SpaceOptions, space: Space) -> tuple[Space, tuple[str, ...]]:
@@ -121,14 +128,14 @@ def _narrow(space: Space, kept: Sequence[str]) -> Space:
     return replace(space, parameters=parameters)
 
 
-def _get_device(options: ResourceOptions) -> torch.device:
+def get_device(options: ResourceOptions) -> torch.device:
     """Return the device of a trial on this machine."""
     return torch.device("cuda" if torch.cuda.device_count() and options.gpus_per_worker != 0 else "cpu")
 
 
 def may_train_on_gpus(options: ResourceOptions) -> bool:
     """Return whether trials may get a GPU. A cluster that the search joins says so only when its nodes are checked."""
-    return uses_existing_cluster() or _get_device(options).type == "cuda"
+    return uses_existing_cluster() or get_device(options).type == "cuda"
 
 
 def uses_existing_cluster() -> bool:

@@ -26,12 +26,14 @@ class NodeInfo:
         devices: The GPUs of its operating system.
         usable: The GPUs that torch can use, or None if that was not checked.
         storage: Why it cannot write to the storage, or "".
+        driver: Why torch cannot use the GPUs that the driver shows, or "".
     """
 
     versions: dict[str, str]
     devices: int
     usable: int | None
     storage: str
+    driver: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,13 +140,16 @@ def _run_probes(nodes: Sequence[Mapping[str, Any]], probe: StoragePath) -> dict[
 def probe_node(probe: str, node: str, has_gpus: bool) -> dict[str, Any]:
     """Return the NodeInfo of the node on which this runs, as a dict."""
     devices = sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
-    usable = None
+    usable, driver = None, ""
     if has_gpus:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides GPUs that a task did not request
         import torch
 
-        usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node)))
+        from searchlight.trainables.gpu_driver import find_driver_problem
+
+        driver = find_driver_problem()
+        usable = 0 if driver else torch.cuda.device_count()
+    return asdict(NodeInfo(get_package_versions(), devices, usable, _check_storage(parse_path(probe), node), driver))
 
 
 def get_package_versions() -> dict[str, str]:
@@ -180,10 +185,8 @@ def _find_problems(name: str, gpus: float, found: NodeInfo, ours: Mapping[str, s
             "Use a bucket, s3://bucket/path, or mount one file system there on all nodes."
         )
     if found.usable is not None and found.usable < gpus:
-        problems.append(
-            f"{name} must let torch use its {gpus:g} GPUs, but it sees {found.usable}. Install torch's build for CUDA, "
-            "and a driver that is new enough: python -c 'import torch; torch.zeros(1).cuda()'"
-        )
+        why = found.driver or "Install torch's build for CUDA: python -c 'import torch; torch.zeros(1).cuda()'"
+        problems.append(f"{name} must let torch use its {gpus:g} GPUs, but it sees {found.usable}. {why}")
     return problems
 
 

@@ -16,6 +16,8 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import (
+    check_driver,
+    get_device,
     leave_out_fp16,
     leave_out_unsupported,
     may_train_on_gpus,
@@ -28,6 +30,7 @@ from searchlight.search.experiment.preflight import (
     build_request,
     estimate,
     find_unsupported_modes,
+    has_gpus,
     identify_audit,
     list_corners,
     load_estimate,
@@ -254,6 +257,25 @@ def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):
     assert [may_train_on_gpus(config) for config in (cpus, gpus)] == [False, True]
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     assert may_train_on_gpus(cpus), "its nodes decide"
+
+
+def test_old_driver_is_told_before_a_search_or_its_preflight(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setitem(check_driver.__globals__, "find_driver_problem", lambda: "the driver is 535.104.")
+    with pytest.raises(
+        UsageError, match=r"must let torch use its GPUs: the driver is 535\.104\. --gpus-per-worker 0 tra"
+    ):
+        plan(make_config(TOY))
+    planned = plan(make_config(TOY, gpus_per_worker=0))
+    assert not has_gpus(planned.config)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_preflight_and_search_choose_the_same_device(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert has_gpus(make_config(TOY)) == (get_device(make_config(TOY)).type == "cuda") == bool(count)
 
 
 @pytest.mark.parametrize(("gpus", "is_joined"), [(0, False), (1, False), (1, True)])

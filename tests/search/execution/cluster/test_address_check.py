@@ -99,8 +99,8 @@ def asked(tmp_path, monkeypatch):
     return check
 
 
-def found(devices=0, usable=None, storage="", **others):
-    return NodeInfo({**get_package_versions(), **others}, devices, usable, storage)
+def found(devices=0, usable=None, storage="", driver="", **others):
+    return NodeInfo({**get_package_versions(), **others}, devices, usable, storage, driver)
 
 
 HEAD = ({}, found())
@@ -165,6 +165,11 @@ def test_problems_of_all_nodes_are_told_together(asked, tmp_path):
 def test_unseen_gpu_is_refused_beside_a_real_one(asked, other):
     with pytest.raises(UsageError, match="node worker must let torch use its 1 GPUs, but it sees 0"):
         asked({"other": other, "worker": NO_GPU_SEEN})
+
+
+def test_old_driver_of_a_node_is_told(asked):
+    with pytest.raises(UsageError, match=r"node gpu must let torch use its 1 GPUs, but it sees 0\. driver 535 is old"):
+        asked({"head": HEAD, "gpu": ({"GPU": 1.0}, found(1, 0, driver="driver 535 is old"))})
 
 
 def test_probe_tells_versions_devices_and_storage(tmp_path):
