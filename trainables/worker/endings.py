@@ -11,7 +11,7 @@ from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memo
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import describe_missing_file
 from searchlight.trainables.update.reduction import PeerFailed
-from searchlight.trainables.worker.messages import Migration, SegmentEnd
+from searchlight.trainables.worker.messages import Migration, SegmentEnd, WorkerReport
 
 
 def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
@@ -38,6 +38,18 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
     if not leaving or any(stop and not why for stop, why in ranks):
         return SegmentEnd("interrupted", "the search was stopped")
     return Migration(leaving[0])
+
+
+def ends_gang(last: WorkerReport | None, context: Context) -> bool:
+    """Return whether the workers of a gang end after `last`, since one rank has failed and the others wait for it.
+
+    None: another rank has failed.
+    """
+    if context.world_size == 1:
+        return False
+    if isinstance(last, SegmentEnd):
+        return last.outcome == "failed" or last.alone
+    return last is None or (isinstance(last, Migration) and last.is_synchronous)
 
 
 def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:

@@ -27,6 +27,7 @@ from searchlight.trainables.worker.endings import (
     build_interruption,
     build_unwritable,
     check_secondary_objectives,
+    ends_gang,
     format_reason,
     is_lost_peer,
 )
@@ -140,7 +141,8 @@ class TrialRunner:
                 raise  # another rank ended: Train restarts the group, and the trial resumes from its checkpoint
             last = self._build_failure(error)
         finally:  # after the error was handled: its traceback keeps the trial's objects alive
-            if self.held is None:
+            # A gang that ends needs no release, which might wait for the other ranks on a GPU.
+            if self.held is None and not ends_gang(last, self.context):
                 self._release()
         assert last is not None
         if isinstance(last, SegmentEnd):  # after its memory is free, since the trial may have used all of it

@@ -18,6 +18,7 @@ from searchlight.trainables.filesystem.paths import cached_on_node
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.registry import enter_task_folder
 from searchlight.trainables.training.resource_usage import limit_gpu_memory
+from searchlight.trainables.worker.endings import ends_gang
 from searchlight.trainables.worker.messages import EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.trial_runner import TrialRunner
 from searchlight.trainables.worker.working_folder import WorkingFolder
@@ -86,8 +87,8 @@ class GangMember:
             for report in runner.run(segment):
                 if isinstance(report, Migration):
                     self._end_gang(report.reason, report.is_synchronous)
-                    if report.is_synchronous and runner.context.world_size > 1:
-                        raise RuntimeError(report.reason)  # the other ranks wait for this one; Train ends them
+                    if ends_gang(report, runner.context):
+                        raise RuntimeError(report.reason)
                     return  # as all ranks do
                 self._send(report)
         runner.drop_trial_unless_continued(None)
@@ -102,9 +103,8 @@ class GangMember:
 
     def _send(self, report: EpochReport | SegmentEnd) -> None:
         context = self._runner.context
-        failed = isinstance(report, SegmentEnd) and (report.outcome == "failed" or report.alone)
-        ending = "the trial before failed on one of its ranks" if failed and context.world_size > 1 else ""
-        if context.rank == 0 or failed:
+        ending = "the trial before failed on one of its ranks" if ends_gang(report, context) else ""
+        if context.rank == 0 or ending:
             if self._sent is not None:
                 ray.wait([self._sent])  # the registry takes calls in any order, and none after the last report
             self._sent = self._registry.put.remote(self._gang, self._turn, report, ending)

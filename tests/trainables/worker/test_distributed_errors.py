@@ -8,6 +8,7 @@ from torch import Tensor
 
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
+from searchlight.trainables.worker.trial_runner import TrialRunner
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
@@ -88,3 +89,18 @@ def test_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, stretch):
     assert raised.startswith("PeerFailed")  # its worker ends
     end = SegmentEnd("diverged", "it has seen enough", divergence=Divergence("other", 1), alone=True)
     assert (others, other_raised) == ([end], "")
+
+
+def run_unreleased(rank: int, segment: SegmentAssignment) -> tuple[list[SegmentEnd], str]:
+    """The reports of a segment whose ranks cannot release it: on a GPU, that might wait for the other ranks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(TrialRunner, "_release")
+        return run_on_rank(rank, segment)
+
+
+def test_rank_that_fails_alone_reports_before_it_releases(pair, stretch):
+    results = pair.run(run_unreleased, stretch(fault="loss 1", until=1))
+    (report,), raised = results[1]
+    assert (report.outcome, report.reason, raised) == ("failed", "OSError: no data in loss", "")
+    reports, raised = results[0]
+    assert (reports, raised.partition(":")[0]) == ([], "PeerFailed")

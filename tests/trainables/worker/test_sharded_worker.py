@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.toy_models import timeless
@@ -19,6 +20,8 @@ class SickSplit(Split):
     """Raises on rank 1 in its loss."""
 
     def loss(self, batch: Any) -> Any:
+        if self.context.rank == 1 and self.config.fault == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if self.context.rank == 1 and self.config.fault:
             raise OSError("no data")
         return super().loss(batch)
@@ -50,15 +53,22 @@ def test_sharded_trial_goes_on_from_its_directory_in_a_worker(pair, stretch):
 
 
 @pytest.mark.slow
-def test_error_of_one_rank_in_a_sharded_pass_ends_the_wait(stretch, tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("loss", "OSError: no data"),
+        ("memory", "out of memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+)
+def test_error_of_one_rank_in_a_sharded_pass_ends_the_wait(stretch, tmp_path, fault, expected):
     pair = Pair(tmp_path)
     try:
         pair.start()
         for pipe in pair.pipes:
-            pipe.send((run_segments, ([stretch(fault="loss", **SETTINGS)], "SickSplit")))
+            pipe.send((run_segments, ([stretch(fault=fault, **SETTINGS)], "SickSplit")))
         assert pair.pipes[1].poll(LIMIT), "the rank that raises must not wait"
         worked, ((reason,), _, _) = pickle.loads(pair.pipes[1].recv_bytes())
-        assert (worked, reason) == (True, "OSError: no data")
+        assert (worked, reason) == (True, expected)
         pair.processes[1].kill()  # as Train does with a worker that has failed
         assert pair.pipes[0].poll(LIMIT), "the other rank hangs"
         worked, raised = pickle.loads(pair.pipes[0].recv_bytes())
