@@ -43,8 +43,8 @@ def test_each_precision_has_its_bound_and_its_kinds(search):
     for divergence in found.values():
         assert divergence["first_epoch"] == 1
         region = divergence["region"]
-        assert region["trials"] - region["diverged"] + region["diverged_elsewhere"] <= 1
-        assert region["diverged"] + region["diverged_elsewhere"] == divergence["diverged"]
+        assert region["trials"] - region["affected"] + region["affected_elsewhere"] <= 1
+        assert region["affected"] + region["affected_elsewhere"] == divergence["diverged"]
         assert sum(divergence["kinds"].values()) == divergence["diverged"]
     assert sum(divergence["diverged"] for divergence in found.values()) == result["outcomes"]["diverged"]
     assert sum(divergence["trials"] for divergence in found.values()) == TRIALS

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from searchlight.search.analysis.divergence import Condition, find_divergence
+from searchlight.search.analysis.divergence import find_divergence
+from searchlight.search.analysis.regions import Condition
 
 SPACE = {
     "lr": FloatDistribution(1e-5, 1e-1, log=True),
@@ -64,7 +65,7 @@ def test_region_is_found_despite_exceptions_and_other_trials():
     del trials[10].user_attrs["outcome"]
     (found,) = find_divergence(trials)
     assert (found.trials, conditions(found)) == (69, [("lr", ">=")])
-    assert found.region.diverged / found.region.trials > 0.8
+    assert found.region.affected / found.region.trials > 0.8
 
 
 def test_line_has_counts_kinds_and_the_first_epoch():
@@ -92,7 +93,7 @@ def test_region_may_lie_in_a_conditional_parameter():
             del trial.params["dropout"], trial.distributions["dropout"]
     (found,) = find_divergence(trials)
     assert conditions(found) == [("optimizer", "is"), ("dropout", ">=")]
-    assert found.region.diverged == found.region.trials == found.diverged
+    assert found.region.affected == found.region.trials == found.diverged
 
 
 def test_bound_lies_between_healthy_and_diverged_rates():
@@ -104,8 +105,8 @@ def test_bound_lies_between_healthy_and_diverged_rates():
     assert (found.precision, condition.parameter, condition.relation) == (None, "lr", ">=")
     assert below < condition.value <= above
     assert float(f"{condition.value:.3g}") == condition.value
-    assert found.region.diverged == found.region.trials == found.diverged == sum(rate >= 2e-3 for rate in rates)
-    assert (found.region.diverged_elsewhere, found.region.trials_elsewhere) == (0, 40 - found.diverged)
+    assert found.region.affected == found.region.trials == found.diverged == sum(rate >= 2e-3 for rate in rates)
+    assert (found.region.affected_elsewhere, found.region.trials_elsewhere) == (0, 40 - found.diverged)
 
 
 def test_each_precision_has_a_bound_of_its_own():
@@ -134,8 +135,8 @@ REGIONS = {
 def test_region_is_a_range_a_choice_or_two_conditions(expected):
     (found,) = find_divergence(drawn(90, REGIONS[expected], precision=None))
     assert " and ".join(sorted(map(" ".join, conditions(found)))) == expected
-    assert found.region.diverged == found.region.trials
-    assert found.region.diverged_elsewhere == 0
+    assert found.region.affected == found.region.trials
+    assert found.region.affected_elsewhere == 0
     if expected == "depth >=":
         assert str(found.region.conditions[0]) == "depth >= 5", "a whole number is bounded by one"
 
@@ -176,8 +177,8 @@ def test_claimed_region_holds_for_the_trials_as_counted(rows, log):
     for found in find_divergence(trials):
         if found.region is not None:
             inside = [flag for value, flag in rows if all(c.is_met({"x": value}) for c in found.region.conditions)]
-            assert (sum(inside), len(inside)) == (found.region.diverged, found.region.trials)
-            assert found.region.diverged + found.region.diverged_elsewhere == found.diverged
+            assert (sum(inside), len(inside)) == (found.region.affected, found.region.trials)
+            assert found.region.affected + found.region.affected_elsewhere == found.diverged
 
 
 @pytest.mark.parametrize(
