@@ -298,6 +298,22 @@ def render_baselines(kind: str, peers: Sequence[str], runs: dict[str, str]) -> R
     return render
 
 
+def render_infeasible() -> list[str]:
+    """Render the shares of lost trials and the regrets of searches in which 40 % of the space does not fit."""
+    result, rows = load_result("infeasible"), []
+    told = {"failed": "nothing, it failed", "missing GiB": "it was infeasible"}
+    for row in (row for row in result.find_rows("searches") if row["told"] in told):
+        lost, regret = (
+            f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
+            for name, form in (("lost", ".0f"), ("regret", ".3f"))
+        )
+        lower = "" if row["told"] == "failed" else f"{row['lower']} of {row['seeds']}"
+        rows.append([row["problem"], f"`{row['sampler']}`", told[row["told"]], lost, regret, lower])
+    head = ["best config", "sampler", "told of a trial without memory", "trials lost, %", "final regret"]
+    table = render_table([*head, "seeds that end lower"], rows, 3)
+    return [f"{result.about}:", "", *table, "", render_source(result)]
+
+
 def render_studies() -> list[str]:
     rows = []
     for name, takes in STUDIES.items():
@@ -326,6 +342,7 @@ PARTS: dict[str, Render] = {
     **{f"study/{name}": show(f"study/{name}") for name in ("liquid_speed", "lm", "preflight", "scale")},
     "study/tracking_cost": render_tracking_study,
     "importances": render_importances,
+    "infeasible": render_infeasible,
     "confirmation": render_confirmation("problems", "noise", "noise", problem="mean"),
     "confirmation_replays": render_confirmation("replays", "problem", "searched"),
     "liquid_text": render_baselines(

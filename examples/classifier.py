@@ -9,6 +9,7 @@ from searchlight import Task, TaskConfig, searchable
 
 
 class ClassifierConfig(TaskConfig):
+    micro_batch_field = "batch_size"  # a trial that runs out of memory continues with smaller micro-batches
     lr: float = searchable(1e-3, low=1e-4, high=1e-1, log=True)
     weight_decay: float = searchable(1e-2, low=1e-4, high=1.0, log=True)
     width: int = searchable(32, low=8, high=128, log=True)

@@ -18,6 +18,7 @@ import click
 
 from searchlight.search.analysis import comparison
 from searchlight.search.analysis.divergence import find_divergence
+from searchlight.search.analysis.infeasibility import find_violated_constraints
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
@@ -62,6 +63,8 @@ def main(
     print_confirmations(console, record)
     for divergence in find_divergence(record.trials):
         print_line(console, f"diverged: {divergence}")
+    for violated in find_violated_constraints(record.trials, record.objective):
+        print_line(console, f"infeasible: {violated}")
     page = folder / "report.html"
     try:
         write_report(record, page)

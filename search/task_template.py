@@ -19,6 +19,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 class MyConfig(TaskConfig):
     """The parameters. Each value is the default, with which the first trial is trained."""
 
+    micro_batch_field = "batch_size"  # a trial that runs out of memory continues with smaller micro-batches
     # TaskConfig has more, such as epochs, precision, accumulation (micro-batches of an update) and seed.
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
     hidden: int = 16

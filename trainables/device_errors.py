@@ -1,5 +1,6 @@
 """Errors of a device, recognized by their texts: most of them have no type of their own in PyTorch."""
 
+import math
 import re
 
 import torch
@@ -15,6 +16,19 @@ OUT_OF_MEMORY = re.compile(
 BROKEN = re.compile(
     r"CUDA (driver )?error|Cuda failure|Triton Error \[CUDA\]|(CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_|CUFFT_"
 )
+
+# The amounts in the text of torch.OutOfMemoryError.
+ASKED, FREE, ALLOWED, ALLOCATED, RESERVED = (
+    re.compile(text.replace("#", r"([\d.]+) (bytes|[KMG]iB)"))
+    for text in (
+        "Tried to allocate #",
+        "of which # is free",
+        "# allowed",
+        "# is allocated by PyTorch",
+        "# is reserved by",
+    )
+)
+GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0}
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -53,3 +67,18 @@ def probe_device(device: torch.device) -> str:
     except RuntimeError as error:
         return "" if is_out_of_memory(error) else str(error).partition("\n")[0]
     return ""
+
+
+def measure_missing_gib(error: BaseException) -> float | None:
+    """Return the GiB that an allocation of PyTorch lacked on a GPU, or None if the text of `error` does not tell.
+
+    A process may be allowed less than what is free. Reserved memory that is not allocated lies in pieces.
+    """
+    text = str(error)
+
+    def read(pattern: re.Pattern[str], otherwise: float) -> float:
+        return float(match[1]) * GIB[match[2]] if (match := pattern.search(text)) else otherwise
+
+    free = min(read(FREE, math.inf), read(ALLOWED, math.inf) - read(ALLOCATED, 0.0) - read(RESERVED, 0.0))
+    missing = read(ASKED, 0.0) - free
+    return missing if 0 < missing < math.inf else None

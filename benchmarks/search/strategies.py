@@ -43,12 +43,12 @@ class Searchlight:
     keeps_best = True
     only_whole = False
 
-    def __init__(self, problem: Problem, seed: int, scheduler: str = "hyperband") -> None:
-        config = SearchConfig(task="simulated", seed=seed, scheduler=scheduler)
+    def __init__(self, problem: Problem, seed: int, trials: int = UNLIMITED, **options: Any) -> None:
+        config = SearchConfig(task="simulated", seed=seed, **{"scheduler": "hyperband", **options})
         sampler = sampler_factory(config.sampler, seed)
         schedule = create_scheduler(config, problem.epochs, "min", seed=seed)
         study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
-        limits = SearchLimits(UNLIMITED)
+        limits = SearchLimits(trials)
         self._searcher = StudySearcher(study, problem.space, schedule, limits, Path("nowhere"), attempt="1")
         self._asked = 0
 
@@ -67,13 +67,17 @@ class Searchlight:
         done = math.isnan(value) or epoch == job.until
         message: SegmentEnd | EpochReport = EpochReport(epoch, {OBJECTIVE: value}, None, {}, done)
         if math.isnan(value):
-            message = SegmentEnd("diverged", f"{OBJECTIVE} is nan after epoch {epoch}")
+            message = self.build_end(job, epoch)
         result = {"done": done, "reports": to_json(GangResult("simulated", [message]))}
         if done:
             self._searcher.on_trial_complete(job.name, result)
         else:
             self._searcher.on_trial_result(job.name, result)
         return not math.isnan(value)
+
+    def build_end(self, job: Job, epoch: int) -> SegmentEnd:
+        """Return the end of a trial whose loss is NaN."""
+        return SegmentEnd("diverged", f"{OBJECTIVE} is nan after epoch {epoch}")
 
 
 @dataclass(frozen=True)

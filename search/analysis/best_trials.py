@@ -19,6 +19,8 @@ from searchlight.search.study.trial import (
     get_outcome,
     get_reports,
     intermediate_values,
+    is_feasible,
+    measure_violation,
     objective_losses,
     objective_values,
 )
@@ -61,11 +63,15 @@ class ImprovingReport(NamedTuple):
 
 
 class BestReport(NamedTuple):
-    """The best report of a trial: its epoch, all objectives by name, and when the trial last reported."""
+    """The best report of a trial: its epoch, all objectives by name, and when the trial last reported.
+
+    `violation` is by how much the report violates constraints.
+    """
 
     epoch: int
     point: dict[str, float]
     last_at: float
+    violation: float = 0.0
 
 
 class BestReports:
@@ -75,11 +81,13 @@ class BestReports:
         self._objectives = objectives
         self._reports: dict[int, BestReport] = {}
 
-    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], at: float = 0.0) -> None:
+    def record_report(
+        self, number: int, epoch: int, metrics: Mapping[str, float], at: float = 0.0, violation: float = 0.0
+    ) -> None:
         """Record a report of trial `number` that was made `at`. It is ignored if an objective is not finite."""
         point = {objective.metric: metrics.get(objective.metric, math.nan) for objective in self._objectives}
         if all(map(math.isfinite, point.values())):
-            report = BestReport(epoch, point, at)
+            report = BestReport(epoch, point, at, violation)
             self._reports[number] = self._choose([self._reports.get(number, report), report])._replace(last_at=at)
 
     def discard(self, number: int) -> None:
@@ -91,14 +99,15 @@ class BestReports:
         return self._reports.get(number)
 
     def find_incumbent(self) -> tuple[int, BestReport] | None:
-        """Return the number and the report of the best trial, or None if no trial reported."""
-        reports = dict(self._reports)  # another thread may add to them
+        """Return the number and the report of the best feasible trial, or None if no such trial reported."""
+        reports = dict(self._reports)  # copied first, since another thread may add to them
+        reports = {number: report for number, report in reports.items() if not report.violation}
         best = self._choose(list(reports.values())) if reports else None
         return next(((number, report) for number, report in reports.items() if report is best), None)
 
     def _choose(self, reports: Sequence[BestReport]) -> BestReport:
         first = self._objectives[0]
-        return first.best(reports, key=lambda report: report.point[first.metric])
+        return min(reports, key=lambda report: (report.violation, first.loss(report.point[first.metric])))
 
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
@@ -123,10 +132,11 @@ def select_comparable_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]
 
 
 def find_incumbent(trials: Sequence[FrozenTrial], objective: Objective) -> FrozenTrial | None:
-    """Return the best of the comparable trials, the first of equal ones, or None if there are none."""
+    """Return the best feasible one of the comparable trials, the first of equal ones, or None if there are none."""
     bests = BestReports([objective])
     for trial in select_comparable_trials(trials):
-        bests.record_report(trial.number, 0, {objective.metric: get_best_value(trial, objective)})
+        if is_feasible(trial, objective):
+            bests.record_report(trial.number, 0, {objective.metric: get_best_value(trial, objective)})
     incumbent = bests.find_incumbent()
     return next((trial for trial in trials if incumbent and trial.number == incumbent[0]), None)
 
@@ -141,12 +151,12 @@ def find_best(trials: Sequence[FrozenTrial], objective: Objective) -> BestTrial 
 
 
 def find_improving_reports(trials: Sequence[FrozenTrial], objective: Objective) -> list[ImprovingReport]:
-    """Return the reports of `trials` that were better than all before them."""
+    """Return the reports of `trials` that meet all constraints and were better than all before them."""
     reports = sorted(
         ImprovingReport(report["time"], trial.number, intermediate_values(trial)[epoch])
         for trial in trials
         for epoch, report in get_reports(trial).items()
-        if epoch in intermediate_values(trial) and "time" in report
+        if epoch in intermediate_values(trial) and "time" in report and not measure_violation(report)
     )
     improvements: list[ImprovingReport] = []
     for report in reports:
@@ -187,8 +197,8 @@ def select_pareto_trials(trials: Sequence[FrozenTrial], objectives: Sequence[Obj
 
 def get_best_value_until(trial: FrozenTrial, epoch: int, objective: Objective) -> float | None:
     """Return the best value that `trial` had reported after `epoch` epochs, or None before its first report."""
-    values = [value for done, value in intermediate_values(trial).items() if done <= epoch]
-    return objective.best(values) if values else None
+    epochs = [done for done in intermediate_values(trial) if done <= epoch]
+    return intermediate_values(trial)[get_best_epoch(trial, objective, epochs)] if epochs else None
 
 
 def compare_at_equal_epochs(

@@ -66,7 +66,7 @@ class Confirmation:
         chosen: The finalist to use. None: keep the defaults.
         detectable_difference: The smallest true difference between two configs with the most runs whose 90 % interval
             lies on one side of 0 in four of five confirmations.
-        diverged: The configs that diverged under a new seed, and therefore are not in `configs`.
+        diverged, infeasible: The configs that did so under a new seed, and therefore are not in `configs`.
     """
 
     objective: Objective
@@ -75,12 +75,16 @@ class Confirmation:
     chosen: int | None
     detectable_difference: float
     diverged: tuple[int | None, ...] = ()
+    infeasible: tuple[int | None, ...] = ()
 
     @property
     def statement(self) -> str:
-        """One sentence that says which config to use, how sure that is, and which configs diverged."""
-        text = join_words([describe_config(trial) for trial in self.diverged])
-        return f"{self._choice} ({text} diverged under a new seed)" if text else self._choice
+        """One sentence that says which config to use, how sure that is, and which configs are left out."""
+        notes = ""
+        for trials, what in ((self.diverged, "diverged"), (self.infeasible, "infeasible")):
+            if text := join_words([describe_config(trial) for trial in trials]):
+                notes += f" ({text} {what} under a new seed)"
+        return self._choice + notes
 
     @property
     def _choice(self) -> str:

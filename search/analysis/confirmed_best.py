@@ -1,6 +1,7 @@
 """What the confirming runs of a search show, and the best trial by them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -15,6 +16,7 @@ from searchlight.search.analysis.confirmation import (
 from searchlight.search.formatting import format_percent, format_value
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
+    WORSE,
     ConfirmingRun,
     get_best_epoch,
     get_best_value,
@@ -37,17 +39,18 @@ def confirm(record: SearchRecord) -> list[Confirmation]:
     """
     if ignore_seeds(record.confirming_runs):
         return []
-    found, diverged = [], _find_diverged(record)
+    found, broken = [], _find_broken_configs(record)
+    diverged, infeasible = (tuple(config for config in broken if broken[config] == outcome) for outcome in WORSE)
     for index, objective in enumerate(record.objectives):
         values: dict[int | None, dict[int, float]] = {}
         for trial in _select_completed(record.confirming_runs):
             run, point = ConfirmingRun.from_trial(trial), objective_values(trial, record.objectives)
             assert point is not None  # a completed run has reported
             values.setdefault(run.trial, {})[run.seed] = point[index]
-        confirmation = estimate_confirmation(values, objective, diverged)
+        confirmation = estimate_confirmation(values, objective, broken)
         if confirmation is None:
             return []
-        found.append(confirmation)
+        found.append(replace(confirmation, diverged=diverged, infeasible=infeasible))
     return found
 
 
@@ -64,14 +67,14 @@ def get_confirmed_config(confirmation: Confirmation) -> ConfirmedConfig:
 def find_confirmed_best(record: SearchRecord, confirmations: Sequence[Confirmation]) -> BestTrial | None:
     """Return the confirmed trial. Where nothing was confirmed, or several objectives were, return the best trial.
 
-    The best trial is one that did not diverge under a new seed, as long as there is one.
+    The best trial is one that neither diverged nor was infeasible under a new seed, as long as there is one.
     Config and checkpoint are those of the best run that confirms the trial, the value is that of the trial itself. The
     defaults are the trial that the search tried first, or the best run of them if it did not try them.
     """
     objective = record.objective
     if len(confirmations) != 1:
-        diverged = _find_diverged(record)
-        reliable = [trial for trial in record.trials if trial.number not in diverged]
+        broken = _find_broken_configs(record)
+        reliable = [trial for trial in record.trials if trial.number not in broken]
         return find_best(reliable, objective) or find_best(record.trials, objective)
     chosen = confirmations[0].chosen
     runs = _select_completed(record.confirming_runs)
@@ -87,14 +90,15 @@ def find_confirmed_best(record: SearchRecord, confirmations: Sequence[Confirmati
 
 
 def list_failed_runs(record: SearchRecord) -> list[FrozenTrial]:
-    """Return the confirming runs that diverged or failed."""
-    return [run for run in record.confirming_runs if get_outcome(run) in ("diverged", "failed")]
+    """Return the confirming runs that diverged, were infeasible or failed."""
+    return [run for run in record.confirming_runs if get_outcome(run) in (*WORSE, "failed")]
 
 
-def _find_diverged(record: SearchRecord) -> set[int | None]:
-    """Return the configs of which a confirming run diverged."""
-    failed = list_failed_runs(record)
-    return {ConfirmingRun.from_trial(run).trial for run in failed if get_outcome(run) == "diverged"}
+def _find_broken_configs(record: SearchRecord) -> dict[int | None, str]:
+    """Return the configs of which a confirming run diverged or was infeasible, in order, and which of these it was."""
+    outcomes = {ConfirmingRun.from_trial(run).trial: get_outcome(run) for run in list_failed_runs(record)}
+    known = [(config, outcome) for config, outcome in outcomes.items() if outcome in WORSE]
+    return dict(sorted(known, key=lambda item: -1 if item[0] is None else item[0]))
 
 
 def describe_noise(confirmation: Confirmation) -> str:

@@ -13,6 +13,7 @@ from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
     WITH_RESULT,
+    WORSE,
     get_best_value,
     get_outcome,
     get_reports,
@@ -63,8 +64,8 @@ def rank_trials(record: SearchRecord) -> dict[int, float]:
 
     The last values of trials that were stopped at different epochs cannot be compared. Therefore, a trial that reached
     a later epoch is better, because the scheduler continued it. At the same epoch, the best value counts. Completed
-    trials come first, and diverged trials last. Failed and interrupted trials are left out, because their values are
-    unknown. Copies are left out, because they continue from the weights of another trial.
+    trials come first, and diverged or infeasible trials last. Failed and interrupted trials are left out, because their
+    values are unknown. Copies are left out, because they continue from the weights of another trial.
     """
     measure = _build_progress_measure(record)
     keyed = ((trial.number, _build_sort_key(trial, record.objective, measure)) for trial in record.trials)
@@ -79,7 +80,7 @@ def _build_sort_key(trial: FrozenTrial, objective: Objective, measure: Callable[
     outcome = get_outcome(trial)
     if "copied_from" in trial.user_attrs:
         return None
-    if outcome == "diverged":
+    if outcome in WORSE:
         return 2, 0.0, 0.0
     if outcome not in WITH_RESULT or not intermediate_values(trial):
         return None

@@ -15,6 +15,7 @@ from searchlight.search.analysis.confirmed_best import (
     get_confirmed_config,
 )
 from searchlight.search.analysis.divergence import Divergence, find_divergence
+from searchlight.search.analysis.infeasibility import ViolatedConstraint, find_violated_constraints
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.formatting import format_value
 from searchlight.search.study.record import SearchRecord
@@ -40,6 +41,7 @@ class SearchResult:
         front: With several objectives, the Pareto front. None with one objective.
         searched: The record of the search with all trials of the study.
         confirmations: The results of the confirming runs, one for each objective. Empty without confirming runs.
+        infeasibility: The infeasible trials, by the constraint that they violate.
     """
 
     name: str
@@ -52,6 +54,7 @@ class SearchResult:
     front: Sequence[ParetoTrial] | None
     searched: SearchRecord = field(repr=False)
     confirmations: Sequence[Confirmation] = ()
+    infeasibility: Sequence[ViolatedConstraint] = ()
 
     @classmethod
     def from_record(cls, record: SearchRecord) -> "SearchResult":
@@ -62,7 +65,8 @@ class SearchResult:
         if len(objectives) > 1:
             front = find_pareto_front(trials, objectives)
         found = count_outcomes(trials), best, find_divergence(trials)
-        return cls(record.name, *found, {}, seconds, "", front, record, confirmations)
+        violated = find_violated_constraints(trials, record.objective)
+        return cls(record.name, *found, {}, seconds, "", front, record, confirmations, violated)
 
     @property
     def confirmation(self) -> Confirmation | None:
@@ -140,6 +144,7 @@ class SearchResult:
             **({"unconfirmed": self.unconfirmed} if self.unconfirmed else {}),
             **({"confirmations": [_to_json(each) for each in self.confirmations]} if self.confirmations else {}),
             "divergence": [asdict(divergence) for divergence in self.divergence],
+            "infeasibility": [asdict(violated) for violated in self.infeasibility],
             "mlflow": self.mlflow,
             "seconds": round(self.seconds, 3),
             "stopped": self.stopped or None,

@@ -13,12 +13,14 @@ from searchlight.search.space.fidelity import Unit, cumulative_cost
 from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
     WITH_RESULT,
+    WORSE,
     ConfirmingRun,
     get_best_value,
     get_outcome,
     get_reports,
     ignore_seeds,
     intermediate_values,
+    is_feasible,
     objective_losses,
     split_trials,
 )
@@ -43,7 +45,7 @@ class _State:
         runs: The largest number of runs.
         is_futile: Whether the task ignores its seed, so that further runs show nothing.
         begun: The runs that have started, including those that ended.
-        dropped: The configs of which a run diverged or failed.
+        dropped: The configs of which a run diverged, was infeasible or failed.
     """
 
     runs: int
@@ -122,7 +124,7 @@ class ConfirmationPlan:
             if get_outcome(trial) == "completed" and intermediate_values(trial):
                 value = get_best_value(trial, self.objectives[0])
                 state.values.setdefault(run.trial, {})[run.round] = value
-            elif get_outcome(trial) in ("diverged", "failed"):
+            elif get_outcome(trial) in (*WORSE, "failed"):
                 state.dropped.add(run.trial)
         return state
 
@@ -150,6 +152,7 @@ class ConfirmationPlan:
             trial.number: found
             for trial in searched
             if (get_outcome(trial) in WITH_RESULT or trial.state == TrialState.RUNNING)
+            and is_feasible(trial, self.objectives[0])
             and (found := objective_losses(trial, self.objectives))
         }
         if len(self.objectives) > 1:

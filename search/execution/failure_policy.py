@@ -20,6 +20,7 @@ class FailureDecision:
     kind: Literal["start", "fail", "room", "give up"]
     reason: str = ""
     note: str = ""
+    lacks_memory: bool = False
 
 
 class FailurePolicy:
@@ -71,7 +72,7 @@ class FailurePolicy:
         if failure is not None and isinstance(
             _unwrap_failure(failure)[-1], OutOfMemoryError
         ):  # it would need as much memory again
-            return FailureDecision("fail", f"out of memory: {reason}")
+            return FailureDecision("fail", f"out of memory: {reason}", lacks_memory=True)
         self._losses += 1
         if self._losses > self.limit:
             return FailureDecision("fail", f"its workers were lost {self._losses} times: {reason}")

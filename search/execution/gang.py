@@ -24,6 +24,7 @@ from searchlight.trainables.worker.messages import (
     GangResult,
     GangSettings,
     GangStatus,
+    Infeasibility,
     SegmentAssignment,
     SegmentEnd,
     TrialRelease,
@@ -242,7 +243,8 @@ class GangRunner:
         self._workers = self._start_workers(run, ended.is_synchronous)
         if decision.kind == "fail":
             self._registry.call(Registry.drop)
-            return SegmentEnd("failed", decision.reason)
+            infeasibility = Infeasibility("memory") if decision.lacks_memory else None
+            return SegmentEnd("failed", decision.reason, infeasibility=infeasibility)
         return None
 
     def _release_trial(self, reason: str) -> TrialRelease:

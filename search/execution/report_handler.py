@@ -16,15 +16,24 @@ from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, Checkpo
 from searchlight.search.execution.stoppers import FirstTrial, Stoppers
 from searchlight.search.folder.retry import retry_while_unavailable
 from searchlight.search.formatting import resume_command
+from searchlight.search.space.constraints import Constraint
 from searchlight.search.space.fidelity import UNLIMITED, Unit, epoch_cost
 from searchlight.search.study.datasets import Datasets
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.study.trial import get_end_time, get_reports, intermediate_values, max_epochs
+from searchlight.search.study.trial import (
+    WITH_RESULT,
+    get_constraints,
+    get_end_time,
+    get_reports,
+    intermediate_values,
+    max_epochs,
+)
 from searchlight.trainables.filesystem.paths import StoragePath, get_outage_errors
 from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
     GangResult,
+    Infeasibility,
     SegmentEnd,
     TrialRelease,
     escape_surrogates,
@@ -47,6 +56,7 @@ class SearchLimits:
         room: Returns how many segments may run concurrently. None: any number.
         passed_audit: Returns whether the audit found no errors in the task, or None until it has ended.
         tries_first: Whether the first trial must report before others begin: no audit knows if a function works.
+        constraints: What the metrics of a feasible trial meet.
     """
 
     trials: int
@@ -58,6 +68,7 @@ class SearchLimits:
     room: Callable[[], int] | None = None
     passed_audit: Callable[[], bool | None] = lambda: True
     tries_first: bool = False
+    constraints: Sequence[Constraint] = ()
 
 
 class ReportHandler:
@@ -67,6 +78,7 @@ class ReportHandler:
         folder: The search's folder: checkpoints go to `checkpoints/<number>` in it, tracebacks to `errors`.
         unit: The unit of fidelity.
         is_complete: Returns whether the trial of a number is complete.
+        split_micro_batches: Returns the fields of the config of a trial with smaller micro-batches, or None.
 
     Attributes:
         spent: The cost of all trials in the unit of fidelity.
@@ -82,6 +94,7 @@ class ReportHandler:
         callbacks: Sequence[TrialCallback],
         unit: Unit,
         is_complete: Callable[[int], bool],
+        split_micro_batches: Callable[[int], dict[str, int] | None],
     ) -> None:
         self.study = study
         self.checkpoints = CheckpointManager(folder / CHECKPOINTS, study.objectives, limits.checkpoints)
@@ -98,6 +111,7 @@ class ReportHandler:
         self.callbacks = tuple(callbacks)
         self._unit = unit
         self._is_complete = is_complete
+        self._split_micro_batches = split_micro_batches
         self._datasets = Datasets(study.get_trials())
         self._began: dict[int, float] = {}  # start of the trial's segment, in seconds since 1970
         self._times: dict[int, float] = {}  # what `_get_time` returned last
@@ -183,14 +197,33 @@ class ReportHandler:
                 logger.warning("trial %d: lost its gang (%s), and continues from its last checkpoint", number, loss)
         self.study.live.discard(number)
 
-    def finish_trial(self, number: int, outcome: str, reason: str = "", divergence: Divergence | None = None) -> None:
-        """End a trial in the study, delete its unneeded checkpoints, and call the callbacks."""
+    def finish_trial(
+        self,
+        number: int,
+        outcome: str,
+        reason: str = "",
+        divergence: Divergence | None = None,
+        infeasibility: Infeasibility | None = None,
+    ) -> None:
+        """End a trial in the study, delete its unneeded checkpoints, and call the callbacks.
+
+        A trial with a result that violates constraints on metrics is infeasible.
+        """
         self.study.live.discard(number)
-        self.study.record_end(number, outcome, reason, asdict(divergence) if divergence else None)
+        if outcome in WITH_RESULT and (violations := self._describe_violations(number)):
+            outcome, reason = "infeasible", "; ".join(filter(None, [violations, reason]))
+        found = {"divergence": divergence, "infeasibility": infeasibility}
+        details = {name: asdict(content) for name, content in found.items() if content is not None}
+        self.study.record_end(number, outcome, reason, details)
         self.study.commit()
         self.checkpoints.delete_for_ended([self.study.get_trial(number)])
         self.study.end(number, outcome, reason)
         self.notify(number)
+
+    def _describe_violations(self, number: int) -> str:
+        constraints = get_constraints(self.study.get_trial(number), self.study.objectives[0])
+        violated = {name: value for name, value in constraints.items() if value > 0}
+        return "; ".join(f"its best report misses {name} by {value:.4g}" for name, value in violated.items())
 
     def notify(self, number: int) -> FrozenTrial:
         """Tell the callbacks that trial `number` has changed. Return its state.
@@ -208,6 +241,9 @@ class ReportHandler:
         content = {"metrics": metrics, "checkpoint": report.checkpoint, "time": now, **report.costs}
         content |= {"held_gpu_s": meter.get_gpu_seconds(number), "gang": gang}
         content["seconds"] = report.costs.get("gpu_seconds", 0.0) / meter.gpus
+        if self._limits.constraints:
+            constraints = self._limits.constraints
+            content["violations"] = {str(each): each.measure_violation(metrics) for each in constraints}
         self._log_notes(number, report.notes)
         self.first_trial.record_report()
         if report.datasets:
@@ -243,16 +279,26 @@ class ReportHandler:
             self._withheld[number] = (end, now)
 
     def _end_trial(self, number: int, end: SegmentEnd, now: float) -> None:
-        """End a trial that has failed or diverged."""
+        """End a trial that has failed or diverged, unless smaller micro-batches may fit into memory."""
         self._log_notes(number, end.notes)
+        infeasibility = end.infeasibility
+        if infeasibility and infeasibility.in_window and (split := self._split_micro_batches(number)):
+            self.study.record_micro_batches(number, split)
+            self.notify(number)
+            values = ", ".join(f"{name}={value}" for name, value in split.items())
+            logger.warning(
+                "trial %d: %s. It continues with %s, which gives the same updates", number, end.reason, values
+            )
+            return
         if end.last is not None:
             self._record_divergent_epoch(number, end.last, now)
         if end.traceback:
             self._save_traceback(number, end.traceback)
         where = _format_location(end)
         early = self._describe_early_return(number) if end.outcome == "completed" else ""
-        self.finish_trial(number, end.outcome, end.reason + where + early, end.divergence)
-        failure = end.reason if end.outcome == "failed" else ""
+        outcome = "infeasible" if infeasibility else end.outcome
+        self.finish_trial(number, outcome, end.reason + where + early, end.divergence, infeasibility)
+        failure = end.reason if end.outcome == "failed" else ""  # also if it is infeasible: perhaps all configs are
         self._stoppers.record_trial(self.study.get_trial(number), failure=failure, where=where)
 
     def _describe_early_return(self, number: int) -> str:

@@ -22,16 +22,19 @@ from searchlight.search.space.fidelity import cumulative_cost, report_field
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
+    WORSE,
     TrialCache,
     get_outcome,
     get_reports,
     intermediate_values,
     is_confirming,
     max_epochs,
+    penalize_violations,
     split_trials,
 )
 from searchlight.trainables.filesystem.paths import StoragePath
-from searchlight.trainables.worker.messages import SegmentAssignment, SegmentBudget, from_json
+from searchlight.trainables.task import TaskConfig
+from searchlight.trainables.worker.messages import Infeasibility, SegmentAssignment, SegmentBudget, from_json
 
 logger = logging.getLogger(__name__)
 EXPLORED = 20  # attempts to draw hyperparameters that the task accepts
@@ -66,8 +69,10 @@ class StudySearcher(Searcher):
         self.attempt = attempt
         self.confirmation = confirmation
         if schedule.unit != "epochs":  # a rung is at another epoch for each trial
-            study.compared = lambda trial: self._progress_of(trial).values_by_rung(schedule.rungs)
-        self.reports = ReportHandler(study, folder, limits, callbacks, schedule.unit, self._is_complete)
+            study.compared = self._get_values_by_rung
+        self.reports = ReportHandler(
+            study, folder, limits, callbacks, schedule.unit, self._is_complete, self._split_micro_batches
+        )
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangScheduler
         self._live: dict[str, int] = {}  # trial number by Tune's trial
@@ -248,6 +253,10 @@ class StudySearcher(Searcher):
     def _is_complete(self, number: int) -> bool:
         return self._progress_of(self.study.get_trial(number)).is_complete(self.schedule.limit)
 
+    def _get_values_by_rung(self, trial: FrozenTrial) -> dict[int, float]:
+        progress = replace(self._progress_of(trial), values=intermediate_values(trial))  # as they were reported
+        return progress.values_by_rung(self.schedule.rungs)
+
     def _progress_of(self, trial: FrozenTrial) -> TrialProgress:
         return self._progress.get(trial, self.study.live)[1]
 
@@ -257,13 +266,13 @@ class StudySearcher(Searcher):
         copy = trial.user_attrs.get("copy", {"epoch": 0, "replaces": None})
         progress = TrialProgress(
             trial.number,
-            intermediate_values(trial),
+            penalize_violations(trial, self.study.objectives[0]),
             state if trial.state == TrialState.RUNNING else "ended",
             start=copy["epoch"],
             copied_from=trial.user_attrs.get("copied_from"),
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
-            broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in ("diverged", "failed"),
+            broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in (*WORSE, "failed"),
             epochs=max_epochs(trial),
             spent=None if self.schedule.unit == "epochs" else cumulative_cost(get_reports(trial), self.schedule.unit),
             confirmed_before=self.study.count_confirming_before(trial.number),
@@ -286,7 +295,8 @@ class StudySearcher(Searcher):
         except ValidationError as error:
             self.study.record_config(number, values)
             self.reports.notify(number)
-            self.reports.finish_trial(number, "failed", "; ".join(format_validation_errors(error)))
+            reason = "; ".join(format_validation_errors(error))
+            self.reports.finish_trial(number, "infeasible", reason, infeasibility=Infeasibility("build"))
             return None
         self.study.record_config(number, config)
         self.reports.notify(number)
@@ -323,6 +333,12 @@ class StudySearcher(Searcher):
         candidates = self.reports.checkpoints.resume_candidates(self.study.get_trial(segment.number), segment.start)
         return self._assign(segment.number, segment.start, segment.until, candidates)
 
+    def _split_micro_batches(self, number: int) -> dict[str, int] | None:
+        """Return the fields of the config of a trial that has run out of memory, so that it needs less, or None."""
+        attributes = self.study.get_trial(number).user_attrs
+        config = self.space.config_class.model_validate({**attributes["config"], **attributes.get("micro_batches", {})})
+        return config.split_micro_batches() if isinstance(config, TaskConfig) else None
+
     def _assign(self, number: int, epoch: int, until: float, checkpoints: list[str | None]) -> SegmentAssignment:
         """Return the segment of a trial from `epoch` to the cost `until`."""
         trial = self.study.get_trial(number)
@@ -335,7 +351,7 @@ class StudySearcher(Searcher):
             budget = SegmentBudget(report_field(unit), epoch, spent, until)
         return SegmentAssignment(
             number,
-            trial.user_attrs["config"],
+            {**trial.user_attrs["config"], **trial.user_attrs.get("micro_batches", {})},
             epoch,
             epochs,
             str(self.reports.checkpoints.get_trial_folder(number)),

@@ -14,7 +14,13 @@ from searchlight.search.errors import suggest_nearest
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.stop_condition import StopCondition
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
-from searchlight.search.study.trial import WITH_RESULT, gpu_seconds_used, intermediate_values, is_confirming
+from searchlight.search.study.trial import (
+    WITH_RESULT,
+    gpu_seconds_used,
+    intermediate_values,
+    is_confirming,
+    measure_violation,
+)
 
 CHECK_S = 1.0  # by how much GPU-hours may be exceeded
 ALIKE = 5  # first trials that fail with the same error
@@ -228,12 +234,13 @@ class Stoppers:
         reports = [report for epoch, report in changes.reports if epoch in curve and "epoch" not in report]
         last = reports[-1]["time"] if reports else 0.0
         records: list[Record] = [
-            (report["time"], number, partial(self.record_report, number, report["metrics"])) for report in reports
+            (report["time"], number, partial(self.record_report, number, report["metrics"], measure_violation(report)))
+            for report in reports
         ]
         end = partial(self.record_segment_end, number)
         if changes.outcome == "diverged" and trial.datetime_complete is not None:
             records.append((trial.datetime_complete.timestamp(), number, end))
-        elif curve and (has_paused or changes.outcome in WITH_RESULT):
+        elif curve and (has_paused or changes.outcome in (*WITH_RESULT, "infeasible")):
             records.append((last, number, end))
         return records
 
@@ -241,22 +248,25 @@ class Stoppers:
         """Record that a gang starts a segment of trial `number`."""
         self.meter.begin(number)
 
-    def record_report(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Record that trial `number` reported `metrics` with a finite objective."""
+    def record_report(self, number: int, metrics: Mapping[str, float], violation: float = 0.0) -> None:
+        """Record that trial `number` reported `metrics` with a finite objective.
+
+        A report with a `violation` of constraints neither meets the target nor is the best one.
+        """
         if self.target is not None:
             if self._first and self.target.metric not in metrics:
                 self.say(
                     f"--stop-when must name a metric that trials report, but trial {number} reports no "
                     f"{self.target.metric!r}. {suggest_nearest(self.target.metric, metrics)}"
                 )
-            if self.target.is_met(metrics):
+            if self.target.is_met(metrics) and not violation:
                 self.winners.add(number)
                 end = (self.end_search if self.confirms_target else None) or self.stop
                 end(f"{self.target} in trial {number}")
         self._first = False
         if self._alike is not None:
             self._alike.record_end(number)
-        if self._plateau is not None:
+        if self._plateau is not None and not violation:
             self._plateau.record_report(number, metrics[self.objective.metric])
 
     def record_segment_end(self, number: int) -> None:

@@ -30,6 +30,7 @@ from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.space import function_config
+from searchlight.search.space.constraints import Constraint
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.initial_points import describe_points, initial_points
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
@@ -60,6 +61,11 @@ class SearchPlan(HasObjectives):
     def options(self) -> dict[str, Any]:
         """All options by key, as the study and MLflow store them."""
         return self.config.model_dump(mode="json", by_alias=True)
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints on metrics."""
+        return tuple(map(Constraint.from_text, self.config.constraint))
 
     @property
     def trials(self) -> int:
@@ -153,6 +159,8 @@ def plan(config: SearchConfig) -> SearchPlan:
             f"--warm-start must come with one --objective, but got {len(search_plan.objectives)}: "
             "earlier results have one objective."
         )
+    if config.warm_start and config.constraint:
+        raise UsageError("--warm-start must come without --constraint: earlier results do not say if they meet it.")
     warm = load_warm_start(config.warm_start, search_plan.space, search_plan.objective, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
     return replace(search_plan, first=tuple(first), warm=warm)
@@ -195,6 +203,7 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     command = None
     if config.command:
         metrics = [objective.metric for objective in objectives]
+        metrics += [each.metric for each in map(Constraint.from_text, config.constraint) if each.metric not in metrics]
         command = build_settings(config, space, config.set, metrics, str(config.path / TRIALS))
         if config.confirm and not takes_seed(command):
             raise UsageError(

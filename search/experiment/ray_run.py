@@ -159,6 +159,7 @@ def _build_limits(
         room=lambda: capacity.gangs,
         passed_audit=lambda: audit is None or audit.passed,
         tries_first=plan.source.task_class is None and not plan.config.no_preflight,
+        constraints=plan.constraints,
     )
 
 
@@ -209,7 +210,7 @@ def _gang_settings(
     settings = WorkerSettings(
         task=plan.source.reference,
         objective="" if plan.source.task_class else plan.objective.metric,
-        others=[other.metric for other in plan.objectives[1:]],
+        others=[*(other.metric for other in plan.objectives[1:]), *(bound.metric for bound in plan.constraints)],
         files=str(files),
         rehearsal=cluster.is_rehearsal,
         stall_timeout=config.stall_timeout,

@@ -106,8 +106,8 @@ def select_fitting(space: Space, found: Sequence[SourceTrial]) -> tuple[list[Pri
         varied = [name for name in constants if len(seen[name]) > 1 and name in trial.config]
         other = [name for name in varied if _parse_value(readers[name], trial.config[name]) != constants[name]]
         point, misfit = _parse_point(space, readers, trial.config)
-        if trial.outcome == "failed":
-            misfits["failed", "failed"] += 1
+        if trial.outcome in ("failed", "infeasible"):  # this machine or this search may have other limits
+            misfits[trial.outcome, trial.outcome] += 1
         elif not trial.values and trial.outcome != "diverged":
             misfits["reported nothing", "reported nothing"] += 1
         elif misfit or other:

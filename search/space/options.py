@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
+from searchlight.search.space.constraints import parse_constraint
 
 
 def join_choices(value: Any) -> Any:
@@ -24,6 +25,7 @@ def parse_point(value: Any) -> Any:
 
 
 Point = Annotated[dict[str, Any], BeforeValidator(parse_point)]
+Bound = Annotated[str, BeforeValidator(parse_constraint)]
 
 _space = partial(option, "Search space and objective")
 
@@ -46,5 +48,11 @@ class SpaceOptions(Options):
         "METRIC[:min|max]",
         "Metric to optimize. Several give a Pareto front. The first one of a task class must be its own objective. "
         "Default: what the task declares.",
+    )
+    constraint: Annotated[tuple[Bound, ...], BeforeValidator(wrap_in_list)] = _space(
+        (),
+        "METRIC<=VALUE",
+        "Bound of a metric, e.g. val/latency_ms<=20 or val/accuracy>=0.9. A trial whose reports all miss it is "
+        "infeasible, and never the best one.",
     )
     once: bool = _space(False, "", "Train one trial with the defaults of the task, without a search.")

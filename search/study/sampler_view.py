@@ -4,14 +4,24 @@ import copy
 import itertools
 import operator
 import statistics
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.space.objectives import Objective
-from searchlight.search.study.trial import TrialCache, get_outcome, intermediate_values, is_confirming, objective_values
+from searchlight.search.study.trial import (
+    WORSE,
+    TrialCache,
+    get_constraints,
+    get_outcome,
+    intermediate_values,
+    is_confirming,
+    objective_values,
+)
+
+PREFIX = "constraints:"  # of the system attributes in which Optuna keeps constraints
 
 
 class StudyWithObjectives(Protocol):
@@ -21,6 +31,7 @@ class StudyWithObjectives(Protocol):
     live: set[int]
     compared: Callable[[FrozenTrial], dict[int, float]] | None
     extrapolates: bool
+    takes_constraints: bool
 
 
 class SamplerView:
@@ -67,9 +78,10 @@ def _show_trials(
     Confirming runs are left out, since they repeat known configs and a sampler would count each as a new one.
 
     With several objectives, a pruned trial has no values in Optuna, and most samplers ignore it. So a trial that has
-    reported is shown as completed, and a diverged trial gets the worst values of those. With one objective, the same
-    holds for all samplers but TPE, since they ignore pruned trials. They also see running trials as completed: NSGA-II
-    stores the parents of a generation, which must not lose their values when they continue.
+    reported is shown as completed, and a trial that diverged or could not be trained gets the worst values of those.
+    With one objective, the same holds for all samplers but TPE, since they ignore pruned trials. They also see running
+    trials as completed: NSGA-II stores the parents of a generation, which must not lose their values when they
+    continue. A trial that violates a constraint on a metric keeps its values only for samplers that take constraints.
 
     Args:
         trials: All trials of the study, by number.
@@ -86,7 +98,38 @@ def _show_trials(
         return seen
     columns = zip(study.objectives, zip(*points, strict=True), strict=True)
     worst = [objective.worst(column) for objective, column in columns]
-    return [_with_values(trial, worst) if get_outcome(trial) == "diverged" else trial for trial in seen]
+    if study.takes_constraints:
+        seen = _align_constraints(seen)
+        return [_with_values(trial, worst) if _has_ended_early(trial) else trial for trial in seen]
+    return [_with_values(_with_constraints(trial, {}), worst) if _violates(trial) else trial for trial in seen]
+
+
+def _has_ended_early(trial: FrozenTrial) -> bool:
+    """Return whether `trial` diverged or could not be trained, so that its values are those of no whole training."""
+    return get_outcome(trial) == "diverged" or "infeasibility" in trial.user_attrs
+
+
+def _violates(trial: FrozenTrial) -> bool:
+    return get_outcome(trial) in WORSE or any(value > 0 for value in trial.constraints.values())
+
+
+def _align_constraints(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return `trials` with the same constraints on metrics, since the Gaussian process needs all from each trial.
+
+    A trial that could not be trained has the largest violation that another one has, or 1.
+    """
+    largest: dict[str, float] = {}
+    for trial in trials:
+        if not _has_ended_early(trial):
+            largest |= {name: max(value, largest.get(name, 0.0)) for name, value in trial.constraints.items()}
+    filled = {name: value or 1.0 for name, value in largest.items()}
+
+    def align(trial: FrozenTrial) -> FrozenTrial:
+        if _has_ended_early(trial):
+            return _with_constraints(trial, filled)
+        return _with_constraints(trial, {**filled, **trial.constraints}) if filled else trial
+
+    return [align(trial) for trial in trials]
 
 
 def _show_trial(trial: FrozenTrial, study: StudyWithObjectives, is_live: bool) -> FrozenTrial | None:
@@ -96,10 +139,12 @@ def _show_trial(trial: FrozenTrial, study: StudyWithObjectives, is_live: bool) -
     stands = study.extrapolates or not is_live
     paused = trial.state == TrialState.RUNNING and stands and intermediate_values(trial)
     if len(study.objectives) > 1:
-        pruned = get_outcome(trial) == "pruned"
+        pruned = get_outcome(trial) in ("pruned", "infeasible")
     else:
         pruned = trial.state == TrialState.PRUNED and study.compared is not None
-    return _as_stopped(trial, study) if paused or pruned else trial
+    if not paused and not pruned:
+        return trial
+    return _with_constraints(_as_stopped(trial, study), get_constraints(trial, study.objectives[0]))
 
 
 def _as_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
@@ -123,7 +168,7 @@ def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> l
     for trial in trials:
         if trial.state == TrialState.COMPLETE and study.compared is not None:
             curves[trial.number] = study.compared(trial)
-        elif trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and get_outcome(trial) != "diverged":
+        elif trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and not _has_ended_early(trial):
             curves[trial.number] = trial.intermediate_values
     rungs = sorted({max(curve) for curve in curves.values() if curve})
     to_end = dict.fromkeys(rungs, 0.0)
@@ -139,11 +184,15 @@ def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> l
 
 
 def _with_values(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
-    """Return `trial` as completed with `values`, without constraints.
-
-    The Gaussian process does not accept constraints of only some trials.
-    """
+    """Return `trial` as completed with `values`."""
     shown = copy.copy(trial)
     shown.state, shown.values = TrialState.COMPLETE, values
-    shown.system_attrs = {k: v for k, v in trial.system_attrs.items() if not k.startswith("constraints:")}
+    return shown
+
+
+def _with_constraints(trial: FrozenTrial, constraints: Mapping[str, float]) -> FrozenTrial:
+    """Return `trial` with `constraints` in the place of its own."""
+    shown = copy.copy(trial)
+    others = {key: value for key, value in trial.system_attrs.items() if not key.startswith(PREFIX)}
+    shown.system_attrs = others | {f"{PREFIX}{name}": value for name, value in constraints.items()}
     return shown

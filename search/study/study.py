@@ -2,11 +2,11 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import optuna
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -18,7 +18,14 @@ from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.study_store import open_store
 from searchlight.search.study.record import DRIVERS, SearchRecord, build_record
 from searchlight.search.study.sampler_view import SamplerView
-from searchlight.search.study.trial import get_reports, get_segments, is_confirming, objective_values, split_trials
+from searchlight.search.study.trial import (
+    get_constraints,
+    get_reports,
+    get_segments,
+    is_confirming,
+    objective_values,
+    split_trials,
+)
 from searchlight.trainables.filesystem.paths import StoragePath
 
 
@@ -41,6 +48,7 @@ class SearchStudy:
         compared: Returns the intermediate values of a stopped trial by the step at which samplers compare it with
             others. TPE prefers the trial with the larger step. None: by epoch.
         extrapolates: Whether the sampler sees stopped trials as completed, since it ignores others.
+        takes_constraints: Whether the sampler learns from the constraints of trials.
     """
 
     def __init__(
@@ -56,7 +64,9 @@ class SearchStudy:
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
         first = sampler(0)
-        self.extrapolates = not isinstance(first.sampler if isinstance(first, OwnSampler) else first, TPESampler)
+        kind = first.sampler if isinstance(first, OwnSampler) else first
+        self.extrapolates = not isinstance(kind, TPESampler)
+        self.takes_constraints = isinstance(kind, TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler)
         self.objectives = tuple(objectives)
         self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
         self._num_checked = 0
@@ -177,36 +187,47 @@ class SearchStudy:
         """Record a segment that has ended, as JSON. See `searchlight.search.study.trial.get_segments`."""
         self._record_attr(number, f"stretch/{len(get_segments(self.get_trial(number))) + 1}", stretch)
 
-    def record_end(self, number: int, outcome: str, reason: str, divergence: dict[str, Any] | None = None) -> None:
+    def record_micro_batches(self, number: int, split: dict[str, int]) -> None:
+        """Record the fields of the config that a trial is trained with instead of those that were proposed."""
+        self._record_attr(number, "micro_batches", split)
+
+    def record_end(self, number: int, outcome: str, reason: str, details: Mapping[str, Any] | None = None) -> None:
         """Record how a trial ends before `end`, so that a resumed search ends it in the same way.
 
-        For a diverged trial, `divergence` has the `kind` and the `epoch`.
+        `details` has the `divergence` of a diverged trial, or the `infeasibility` of an infeasible one, as a dict.
         """
         self._record_attr(number, "reason", reason)
-        if divergence is not None:
-            self._record_attr(number, "divergence", divergence)
+        for name, content in (details or {}).items():
+            self._record_attr(number, name, content)
         self._record_attr(number, "outcome", outcome)
 
-    def end(self, number: int, outcome: str, reason: str = "", divergence: dict[str, Any] | None = None) -> None:
+    def end(self, number: int, outcome: str, reason: str = "", details: Mapping[str, Any] | None = None) -> None:
         """End a trial. Its value is its best report. For several objectives, see `objective_values`.
 
         A completed confirming run is pruned in Optuna, so that the study's best trial is one of the search. A diverged
-        trial is pruned and violates a constraint: samplers ignore failed trials, and would propose similar values
-        again.
+        or infeasible trial is pruned and violates a constraint: samplers ignore failed trials, and would propose
+        similar values again.
         """
         if "outcome" not in self.get_trial(number).user_attrs:
-            self.record_end(number, outcome, reason, divergence)
-        if outcome == "completed" and not is_confirming(self.get_trial(number)):
-            self._study.tell(number, objective_values(self.get_trial(number), self.objectives))
+            self.record_end(number, outcome, reason, details)
+        trial = self.get_trial(number)
+        if not is_confirming(trial):
+            self._set_constraints(trial)
+        if outcome == "completed" and not is_confirming(trial):
+            self._study.tell(number, objective_values(trial, self.objectives))
         elif outcome == "failed":
             self._study.tell(number, state=TrialState.FAIL)
         else:
-            trial = self.get_trial(number)
-            # If the trial has a constraint already, an earlier driver died before it called `tell`.
-            if outcome == "diverged" and not trial.constraints and not is_confirming(trial):
-                self._study.sampler = RandomSampler()  # required, but not used
-                optuna.Trial(self._study, self._get_trial_id(number)).set_constraint("diverged", 1.0)
             self._study.tell(number, state=TrialState.PRUNED)
+
+    def _set_constraints(self, trial: FrozenTrial) -> None:
+        """Set the constraints of `trial` that it lacks. An earlier driver may have died before it called `tell`."""
+        constraints = get_constraints(trial, self.objectives[0])
+        if missing := {name: value for name, value in constraints.items() if name not in trial.constraints}:
+            self._study.sampler = RandomSampler()  # required, but not used
+            writer = optuna.Trial(self._study, self._get_trial_id(trial.number))
+            for name, value in missing.items():
+                writer.set_constraint(name, value)
 
     def repair_reports(self) -> None:
         """Complete the reports that a search recorded without their intermediate value before it died."""

@@ -9,8 +9,10 @@ from optuna.trial import FrozenTrial, TrialState
 from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.objectives import Objective
 
-OUTCOMES = ("completed", "pruned", "diverged", "failed", "interrupted")
+OUTCOMES = ("completed", "pruned", "diverged", "infeasible", "failed", "interrupted")
 WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result
+WORSE = ("diverged", "infeasible")  # outcomes of trials that rank below all with a result
+PENALTY = 1e30  # of an objective's value; large, and far from the largest float
 Value = TypeVar("Value")
 
 
@@ -108,12 +110,53 @@ def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:
     """Return the reports of `trial` by epoch.
 
     A report has `metrics`, `checkpoint`, `time` (seconds since 1970), `gang`, `seconds` (duration of the epoch), and
-    `held_gpu_s`, the GPU-seconds that the trial had held.
+    `held_gpu_s`, the GPU-seconds that the trial had held. In a search with constraints it has `violations`, the values
+    of the constraints by name.
     """
     reports = {
         int(key.removeprefix("report/")): value for key, value in trial.user_attrs.items() if key.startswith("report/")
     }
     return dict(sorted(reports.items()))
+
+
+def measure_violation(report: Mapping[str, Any]) -> float:
+    """Return by how much `report` violates the constraints of its search, summed over them. 0: it meets all."""
+    return float(sum(max(0.0, value) for value in report.get("violations", {}).values()))
+
+
+def get_constraints(trial: FrozenTrial, objective: Objective) -> dict[str, float]:
+    """Return the constraints of a trial as Optuna defines them: a value above 0 violates its constraint.
+
+    Those on metrics are of the best report.
+    """
+    attributes, constraints = trial.user_attrs, dict[str, float]()
+    if intermediate_values(trial):
+        epoch = get_best_epoch(trial, objective)
+        constraints |= attributes.get(f"report/{epoch}", {}).get("violations", {})
+    if attributes.get("outcome") == "diverged":
+        constraints["diverged"] = 1.0
+    if infeasibility := attributes.get("infeasibility"):
+        constraints[infeasibility["constraint"]] = infeasibility["violation"]
+    return constraints
+
+
+def penalize_violations(trial: FrozenTrial, objective: Objective) -> Mapping[int, float]:
+    """Return the reported values of the first objective by epoch, as a scheduler should compare them.
+
+    A report that violates constraints has a value worse than any other, and the worse the more it violates them.
+    """
+    values = intermediate_values(trial)
+    penalties = {
+        epoch: objective.loss(PENALTY * (1 + violation))
+        for epoch in values
+        if (violation := measure_violation(trial.user_attrs.get(f"report/{epoch}", {})))
+    }
+    return {**values, **penalties} if penalties else values
+
+
+def is_feasible(trial: FrozenTrial, objective: Objective) -> bool:
+    """Return whether `trial` violates no constraint so far."""
+    return all(value <= 0 for value in get_constraints(trial, objective).values())
 
 
 def max_epochs(trial: FrozenTrial) -> int:
@@ -160,23 +203,29 @@ def gpu_seconds_used(trial: FrozenTrial) -> float:
 
 
 def get_best_value(trial: FrozenTrial, objective: Objective) -> float:
-    """Return the best value of the first objective that `trial` reported.
+    """Return the value of the first objective at the best epoch of `trial`.
 
     Raises:
         ValueError: The trial reported none.
     """
-    return objective.best(intermediate_values(trial).values())
+    return intermediate_values(trial)[get_best_epoch(trial, objective)]
 
 
 def get_best_epoch(trial: FrozenTrial, objective: Objective, among: Container[int] | None = None) -> int:
     """Return the first epoch with the best value of the first objective. `among` restricts the epochs.
 
+    A report that violates constraints is worse than one that meets them, and better the less it violates them: the
+    rules of Deb (2000, doi 10.1016/S0045-7825(99)00389-8).
+
     Raises:
         ValueError: There is no such epoch.
     """
-    values = intermediate_values(trial)
+    values, reports = intermediate_values(trial), trial.user_attrs
     epochs = sorted(epoch for epoch in values if among is None or epoch in among)
-    return objective.best(epochs, key=values.__getitem__)
+    return min(
+        epochs,
+        key=lambda epoch: (measure_violation(reports.get(f"report/{epoch}", {})), objective.loss(values[epoch])),
+    )
 
 
 def objective_values(trial: FrozenTrial, objectives: Sequence[Objective]) -> tuple[float, ...] | None:

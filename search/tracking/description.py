@@ -19,10 +19,11 @@ def format_commands(place: StoragePath) -> str:
 
 def render_description(place: StoragePath, result: SearchResult) -> str:
     """Return the Markdown description of the parent run of the search at `place`."""
-    lines = "\n".join(f"- diverged: {of_a_precision}" for of_a_precision in result.divergence)
-    diverged = [lines] if lines else []
+    lines = [f"- diverged: {of_a_precision}" for of_a_precision in result.divergence]
+    lines += [f"- infeasible: {violated}" for violated in result.infeasibility]
+    broken = ["\n".join(lines)] if lines else []
     if (best := result.best) is None:
-        return "\n\n".join(["No trial was completed.", *diverged, format_commands(place)])
+        return "\n\n".join(["No trial was completed.", *broken, format_commands(place)])
     searched, objectives = list(result.searched.about["searched"]), result.searched.objectives
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
@@ -34,7 +35,7 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
         f"**{label}: {format_value(best.value)}** (trial {best.trial_id}): "
         + ", ".join(f"`{name}` {format_value(value)}" for name, value in chosen.items()),
         _render_table([("parameter", "value"), *(chosen | config).items()]),
-        *diverged,
+        *broken,
         format_commands(place),
     ]
     if result.front:

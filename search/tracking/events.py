@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 from searchlight.search.analysis.best_trials import BestReports
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.changes import TrialChanges, find_changes
-from searchlight.search.study.trial import get_end_time, get_reports, is_confirming
+from searchlight.search.study.trial import get_end_time, get_reports, is_confirming, measure_violation
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.flatten import flatten
 
@@ -69,11 +69,14 @@ def build_events(trial: FrozenTrial, changes: TrialChanges, objectives: Sequence
 
 
 def _make_trial_end(trial: FrozenTrial, changes: TrialChanges, objectives: Sequence[Objective]) -> Event:
-    """Return the event of a trial's end. It has the best report, with the time of the last one."""
+    """Return the event of a trial's end. It has the best report, with the time of the last one.
+
+    An infeasible trial has none, since the UI sorts trials by it.
+    """
     bests = BestReports(objectives)
     for epoch, report in get_reports(trial).items():
-        bests.record_report(trial.number, epoch, report["metrics"], report["time"])
-    best = bests.get_best(trial.number)
+        bests.record_report(trial.number, epoch, report["metrics"], report["time"], measure_violation(report))
+    best = None if changes.outcome == "infeasible" else bests.get_best(trial.number)
     return make_event(
         "ended",
         get_end_time(trial),

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 # The UI shows KILLED in red like FAILED, but a pruned trial has a result.
-ENDS = {"FINISHED": ["completed", "pruned"], "KILLED": ["interrupted"], "FAILED": ["diverged", "failed"]}
+ENDS = {"FINISHED": ["completed", "pruned"], "KILLED": ["interrupted"], "FAILED": ["diverged", "infeasible", "failed"]}
 STATUS = {outcome: status for status, outcomes in ENDS.items() for outcome in outcomes}
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # the UI then opens on runs and charts, not on traces
 NOTE = "mlflow.note.content"

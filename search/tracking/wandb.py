@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import wandb
 
 FOLDER = "wandb"
-FAILED = ("failed", "diverged", "interrupted")
+FAILED = ("failed", "diverged", "infeasible", "interrupted")
 
 
 class WandbRuns:

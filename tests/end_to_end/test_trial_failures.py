@@ -20,7 +20,7 @@ def test_worker_that_exits_hangs_or_takes_all_memory_fails(make_cli):
     found = FinishedSearch.run(make_cli(), "faults", "faulty.py:Faulty", *options, *limits, *fixed, *space)
     ended = {t.user_attrs["config"]["fault"]: found.trials_ended()[t.number] for t in found.study.trials}
     outcomes = {fault: outcome for fault, (outcome, _) in ended.items()}
-    assert outcomes == {"exit": "failed", "hang": "failed", "memory": "failed", "none": "completed"}
+    assert outcomes == {"exit": "failed", "hang": "failed", "memory": "infeasible", "none": "completed"}
     assert "lost 2 times: a process was killed or crashed" in ended["exit"][1]
     assert ended["hang"][1].startswith("stalled: no progress for 10 s, at faulty.py, line ")
     assert ended["hang"][1].endswith("in _fail")

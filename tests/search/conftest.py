@@ -38,7 +38,8 @@ def trials(tmp_path):
             metrics = {"val/score": score, "train/loss": math.nan if outcome == "diverged" else 1.0, "count": 3}
             study.report(number, epoch, score, {"metrics": metrics, "checkpoint": f"{number}-{epoch}.pt"})
         if outcome != "interrupted":
-            study.end(number, outcome, "because", {"kind": "skips", "epoch": 2} if outcome == "diverged" else None)
+            details = {"divergence": {"kind": "skips", "epoch": 2}} if outcome == "diverged" else None
+            study.end(number, outcome, "because", details)
     yield study.get_trials()
     lock.close()
 

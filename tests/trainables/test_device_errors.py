@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from searchlight.trainables.device_errors import breaks_device, is_out_of_memory, probe_device
+from searchlight.trainables.device_errors import (
+    breaks_device,
+    is_out_of_memory,
+    measure_missing_gib,
+    probe_device,
+)
 
 NCCL = (
     "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\n"
@@ -95,3 +100,31 @@ def test_probe_finds_an_error_of_an_earlier_kernel(monkeypatch, raised, found):
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     assert probe_device(torch.device("cuda:0")) == found
     assert probe_device(torch.device("cpu")) == ""
+
+
+TOO_LARGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which {free} is free. "
+    "{allowed}Of the allocated memory 70.00 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "gib"),
+    [
+        (TOO_LARGE.format(free="512.00 MiB", allowed=""), 1.5),
+        (TOO_LARGE.format(free="0 bytes", allowed=""), 2.0),
+        (TOO_LARGE.format(free="9.00 GiB", allowed="71.50 GiB allowed; "), 1.0),
+        (TOO_LARGE.format(free="9.00 GiB", allowed=""), None),  # enough is free, but in pieces
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398046511104 bytes.", None),
+        ("CUDA error: out of memory", None),
+    ],
+)
+def test_missing_memory_is_read_from_the_text_of_pytorch(text, gib):
+    assert measure_missing_gib(torch.OutOfMemoryError(text)) == gib
+
+
+def test_cpu_allocator_that_has_too_little_is_out_of_memory():
+    with pytest.raises(RuntimeError, match="allocate") as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)

@@ -11,6 +11,8 @@ from searchlight.trainables.task import TaskConfig, searchable
 class LmConfig(TaskConfig):
     """Parameters of the task `lm`."""
 
+    micro_batch_field = "batch_size"
+
     lr: PositiveFloat = searchable(
         5e-3, low=1e-3, high=3e-2, log=True, description="peak learning rate of the matrices of blocks"
     )

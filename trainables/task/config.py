@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from searchlight.trainables.precision import Precision, PrecisionName
 
@@ -105,7 +105,13 @@ class TaskConfig(ConfigPart):
         >>> config = DigitsConfig(lr=0.1, epochs=3)
         >>> config.lr, config.activation, config.epochs, config.accumulation
         (0.1, 'relu', 3, 1)
+
+    A subclass may name the field of its micro-batch size in `micro_batch_field`, as `ClassVar[str]`. A trial that runs
+    out of memory then continues with smaller micro-batches and more of them for each update. Name it only if that gives
+    the same updates: the loss of a sample must not depend on the others of its micro-batch, as it does with BatchNorm.
     """
+
+    micro_batch_field: ClassVar[str] = ""
 
     precision: PrecisionName = searchable(
         Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
@@ -134,6 +140,25 @@ class TaskConfig(ConfigPart):
             micro_batches: The number of micro-batches of one epoch, as `context.micro_batches` returns it.
         """
         return self.epochs * math.ceil(micro_batches / self.accumulation)
+
+    def split_micro_batches(self) -> dict[str, int] | None:
+        """Return the fields that change if each micro-batch is split into the fewest equal parts, or None if none can.
+
+        >>> class DigitsConfig(TaskConfig):
+        ...     micro_batch_field = "batch_size"
+        ...     batch_size: int = 32
+        >>> DigitsConfig(batch_size=12, accumulation=2).split_micro_batches()
+        {'batch_size': 6, 'accumulation': 4}
+        """
+        if not self.micro_batch_field:
+            return None
+        size: int = getattr(self, self.micro_batch_field)
+        for parts in (parts for parts in range(2, size + 1) if size % parts == 0):
+            split = {self.micro_batch_field: size // parts, "accumulation": self.accumulation * parts}
+            with suppress(ValidationError):  # the task may refuse these values
+                type(self).model_validate({**self.model_dump(), **split})
+                return split
+        return None
 
 
 Config = TypeVar("Config", bound=TaskConfig)

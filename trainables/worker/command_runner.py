@@ -15,11 +15,12 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.shared_files import SharedFiles
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
 from searchlight.trainables.context import Context
+from searchlight.trainables.device_errors import OUT_OF_MEMORY
 from searchlight.trainables.filesystem.paths import parse_path, synced
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.registry import PACKAGE
 from searchlight.trainables.worker.endings import build_interruption
-from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd, WorkerSettings
+from searchlight.trainables.worker.messages import Infeasibility, SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
 from searchlight.trainables.worker.train_function import FunctionRunner
 from searchlight.trainables.worker.worker import work
@@ -96,7 +97,9 @@ class CommandRunner(FunctionRunner):
                 if session.is_complete:
                     logger.warning("after its last report: %s", reason)
                 kept = parse_path(self.command.trial_root) / str(session.segment.trial) / OUTPUT
-                session.end_trial(SegmentEnd("failed", reason, f"{program.tail}\n\nOutput: {kept}\n"))
+                infeasibility = Infeasibility("memory") if OUT_OF_MEMORY.search(reason) else None
+                tail = f"{program.tail}\n\nOutput: {kept}\n"
+                session.end_trial(SegmentEnd("failed", reason, tail, infeasibility=infeasibility))
 
     def _is_last(self, session: Session) -> bool:
         """Return whether the next report is the last one of the trial."""

@@ -1,21 +1,22 @@
 """Says how a segment ends early: by a stop, a migration, an error or a value that is not finite."""
 
 import math
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import Context
-from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory
+from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory, measure_missing_gib
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import describe_missing_file
 from searchlight.trainables.update.reduction import PeerFailed
-from searchlight.trainables.worker.messages import Migration, SegmentEnd, WorkerReport
+from searchlight.trainables.worker.messages import Infeasibility, Migration, SegmentEnd, WorkerReport
 
 
-def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
-    """Check that a report has all objectives except the first, as finite numbers.
+def check_other_metrics(others: Sequence[str], metrics: Mapping[str, float], when: str) -> None:
+    """Check that a report has the other objectives and the metrics of constraints, as finite numbers.
 
     Raises:
         ValueError: One is missing.
@@ -23,7 +24,7 @@ def check_secondary_objectives(others: Sequence[str], metrics: Mapping[str, floa
     """
     for name in others:
         if name not in metrics:
-            raise ValueError(f"a report must have the objective {name!r}, but got {', '.join(sorted(metrics))}.")
+            raise ValueError(f"a report must have the metric {name!r}, but got {', '.join(sorted(metrics))}.")
         if not math.isfinite(metrics[name]):
             raise Diverged(f"{name} is {metrics[name]} {when}", dict(metrics), agreed=True, kind="objective")
 
@@ -71,3 +72,22 @@ def format_reason(error: BaseException) -> str:
     lines = str(error).splitlines()
     message = f"{type(error).__name__}: {lines[0] if lines else ''}"
     return f"out of memory: {message}" if is_out_of_memory(error) else message + describe_missing_file(error)
+
+
+def find_infeasibility(
+    error: BaseException, build: Callable[..., object] | None, in_window: bool
+) -> Infeasibility | None:
+    """Return which constraint a trial that ended with `error` violates, or None if its config need not be the cause.
+
+    Args:
+        error: Out of memory, or what `build` raised: a ValueError or AssertionError refuses the values of the config.
+        build: The method `build` of the task's class, or None if it was not reached.
+        in_window: Whether a window was trained.
+    """
+    if is_out_of_memory(error):
+        return Infeasibility("memory", measure_missing_gib(error) or 1.0, in_window)
+    code = getattr(build, "__code__", None)
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    if isinstance(error, ValueError | AssertionError) and code and any(frame.f_code is code for frame in frames):
+        return Infeasibility("build")
+    return None

@@ -22,7 +22,7 @@ class WorkerSettings:
     Attributes:
         task: "module:Class", or "module:function" for a Ray Train function.
         objective: The metric that a function must report; empty for a task class, which names it itself.
-        others: Metrics that each report must have in addition to the objective.
+        others: Metrics that each report must have in addition to the objective, also those of constraints.
         files: The folder that the task's `prepare` filled.
         rehearsal: Whether the GPUs that Ray assigns are only declared.
         stall_timeout: Seconds without progress after which a trial fails. None: what its epochs suggest.
@@ -123,12 +123,28 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Infeasibility:
+    """Which constraint a trial violates, so that it cannot be trained.
+
+    Attributes:
+        constraint: "memory", or "build" if the task's `build` or its config refuses the values.
+        violation: By how much: the GiB that were missing, if the error tells, else 1.
+        in_window: Whether a window was trained, in which smaller micro-batches need less memory.
+    """
+
+    constraint: Literal["memory", "build"]
+    violation: float = 1.0
+    in_window: bool = False
+
+
+@dataclass(frozen=True)
 class SegmentEnd:
     """The end of a segment that has an outcome.
 
     Attributes:
         traceback: What the user's code raised, or where it stood.
         divergence: Only if the trial diverged.
+        infeasibility: Only if the trial failed because of its config.
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
         location: Where the user's code failed; see `searchlight.trainables.registry.find_user_frame`.
@@ -145,6 +161,7 @@ class SegmentEnd:
     notes: Sequence[str] = ()
     location: str = ""
     unwritable: bool = False
+    infeasibility: Infeasibility | None = None
 
 
 @dataclass(frozen=True)
@@ -269,7 +286,8 @@ class GangResult:
     taken: float | None = None
 
 
-_BY_NAME = {message.__name__: message for message in (GangResult, EpochReport, SegmentEnd, Divergence, TrialRelease)}
+_SENT = (GangResult, EpochReport, SegmentEnd, Divergence, Infeasibility, TrialRelease)
+_BY_NAME = {message.__name__: message for message in _SENT}
 
 
 def to_json(result: GangResult) -> str:

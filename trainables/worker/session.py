@@ -314,7 +314,7 @@ class Session:
         objectives = (settings.objective, *settings.others)
         for objective in objectives:
             if objective not in numbers:
-                which = "an objective" if settings.others else "the objective"
+                which = "an objective or the metric of a constraint" if settings.others else "the objective"
                 self._fail(f"ray.train.report must have a number {objective!r}, {which}, but got {names}")
         for objective in objectives:
             if not math.isfinite(value := numbers[objective]):

@@ -26,8 +26,9 @@ from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.worker.endings import (
     build_interruption,
     build_unwritable,
-    check_secondary_objectives,
+    check_other_metrics,
     ends_gang,
+    find_infeasibility,
     format_reason,
     is_lost_peer,
 )
@@ -88,6 +89,7 @@ class TrialRunner:
         self.migrate_reason = ""
         self.is_auditor = False
         self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
+        self._build: Callable[..., object] | None = None  # of the task's class
         self._trials = 0
         self._process = ProcessSnapshot(settings.task)
         self._memory = Memory(MEMORY_GROWTH_GIB)
@@ -155,7 +157,12 @@ class TrialRunner:
             self.recycle_reason = "an error of CUDA ended the trial before"
             if not self.settings.is_synchronous and os.environ.get(SYNCHRONOUS) != "1":
                 return Migration(f"{reason}; it runs once more with {SYNCHRONOUS}=1, to find the line", (), True)
-        return SegmentEnd("failed", reason, traceback.format_exc())
+        infeasibility = find_infeasibility(error, self._build, self._trains_window)
+        return SegmentEnd("failed", reason, traceback.format_exc(), infeasibility=infeasibility)
+
+    @property
+    def _trains_window(self) -> bool:
+        return self.training is not None and self.training.current > self.training.epoch
 
     def _audit(self) -> None:
         """Run the quick part of the task's audit. Call this on all ranks.
@@ -228,6 +235,7 @@ class TrialRunner:
 
     def _start(self, segment: SegmentAssignment) -> TrialTrainer:
         task_class = load_class(self.task)  # here, so that an import error becomes the trial's failure reason
+        self._build = task_class.build
         config = task_class.config_class().model_validate(segment.config)
         context = self.context.for_next_trial()
         try:
@@ -260,7 +268,7 @@ class TrialRunner:
                     training.save(midway)
                 yield build_interruption(self.context.gather((self.stopping.is_set(), self.migrate_reason)))
                 return
-            check_secondary_objectives(self.settings.others, metrics, f"after epoch {training.epoch}")
+            check_other_metrics(self.settings.others, metrics, f"after epoch {training.epoch}")
             path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
             if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
                 with unwritable_errors(path):

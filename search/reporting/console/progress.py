@@ -23,13 +23,20 @@ from searchlight.search.space.fidelity import UNLIMITED
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
-from searchlight.search.study.trial import OUTCOMES, get_confirming_run
+from searchlight.search.study.trial import OUTCOMES, WORSE, get_confirming_run, measure_violation
 from searchlight.trainables.flatten import flatten
 
 if TYPE_CHECKING:
     from searchlight.search.execution.searcher import StudySearcher
 
-STYLES = {"completed": "green", "pruned": "", "diverged": "yellow", "failed": "red", "interrupted": "dim"}
+STYLES = {
+    "completed": "green",
+    "pruned": "",
+    "diverged": "yellow",
+    "infeasible": "yellow",
+    "failed": "red",
+    "interrupted": "dim",
+}
 SPEED = "time/samples_per_s"
 
 
@@ -76,12 +83,14 @@ class LiveTable:
         if confirms:
             self.confirming.add(number)
 
-    def record_report(self, number: int, epoch: int, metrics: Mapping[str, float], is_earlier: bool = False) -> None:
+    def record_report(
+        self, number: int, epoch: int, metrics: Mapping[str, float], is_earlier: bool = False, violation: float = 0.0
+    ) -> None:
         """Add a report, which `is_earlier` if it was made before the search was resumed: it took no time since."""
         self.epochs += 1
         value = metrics[self.objective.metric]
         if number not in self.confirming:
-            self.bests.record_report(number, epoch, metrics)
+            self.bests.record_report(number, epoch, metrics, violation=violation)
         if (row := self.rows.get(number)) is not None:
             row.epoch, row.now = epoch, value
             row.best = value if math.isnan(row.best) or self.objective.is_better(value, row.best) else row.best
@@ -94,7 +103,7 @@ class LiveTable:
             self.confirmed += outcome != "interrupted"
             return self.rows.pop(number, None)
         self.ended[outcome] += 1
-        if outcome in ("diverged", "failed"):
+        if outcome in (*WORSE, "failed"):
             self.bests.discard(number)
         if outcome == "failed":
             self.failure = f"trial {number}: {reason}"
@@ -228,7 +237,7 @@ class Progress(TrialCallback):
             if has_lines:
                 self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
         for epoch, report in changes.reports:
-            self._board.record_report(number, epoch, report["metrics"], is_earlier)
+            self._board.record_report(number, epoch, report["metrics"], is_earlier, measure_violation(report))
             if has_lines:
                 metric = self._board.objective.metric
                 self.say(f"trial {number:>3}  epoch {epoch:<3} {metric} {format_value(report['metrics'][metric])}")
@@ -257,7 +266,7 @@ class Progress(TrialCallback):
     def _print_trial_end(self, number: int, outcome: str, reason: str, row: LiveRow | None) -> None:
         """Show the result and values of a trial, in one line unless it failed."""
         parts = [] if row is None or math.isnan(row.best) else [f"{format_value(row.best)} after epoch {row.epoch}"]
-        parts += [reason] if outcome in ("diverged", "failed") else []
+        parts += [reason] if outcome in (*WORSE, "failed") else []
         parts += _format_values(row.values) if row else []
         text = Text.assemble(f"trial {number:>3}  ", (f"{outcome:<9}", STYLES[outcome]), " ", "  ".join(parts))
         if outcome != "failed":

@@ -34,8 +34,15 @@ INK, FAINT, LINE, CARD = (f"var(--{name})" for name in ("ink", "faint", "line", 
 COLORWAY = [f"var(--{name})" for name in HUES]
 BLUE, ORANGE, GREEN, MAGENTA, VIOLET, GRAY = COLORWAY
 ACCENT = BLUE  # of the subject of a figure, e.g. the best trial
-OUTCOME_COLORS = {"completed": BLUE, "pruned": GRAY, "diverged": ORANGE, "failed": MAGENTA, "interrupted": VIOLET}
-SYMBOLS = {"diverged": "x", "failed": "diamond", "interrupted": "circle-open"}
+OUTCOME_COLORS = {
+    "completed": BLUE,
+    "pruned": GRAY,
+    "diverged": ORANGE,
+    "infeasible": ORANGE,
+    "failed": MAGENTA,
+    "interrupted": VIOLET,
+}
+SYMBOLS = {"diverged": "x", "infeasible": "square-open", "failed": "diamond", "interrupted": "circle-open"}
 HEIGHT = 340  # pixels
 HALF = "half"  # marks figures that are shown side by side on a wide screen
 

@@ -241,7 +241,7 @@ def test_each_option_reaches_the_config_by_its_key():
     options = [option for option in OPTIONS if option.is_on_command_line]
     words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
     given = main.make_context("run.py", words).params
-    repeatable = {"metric", "objective", "patch", "resources", "search", "set", "to", "try", "warm_start"}
+    repeatable = {"constraint", "metric", "objective", "patch", "resources", "search", "set", "to", "try", "warm_start"}
     for option in options:
         text = "a=b" if option.metavar else True
         assert given[option.key] == ((text,) if option.key in repeatable else text)

@@ -95,7 +95,7 @@ def test_driver_killed_between_copy_and_end_loses_no_place(gangs, monkeypatch):
 
 def test_task_that_refuses_all_neighbors_gets_an_exact_copy(gangs, caplog):
     made = population(gangs, only="0.5", trials=40)
-    assert {event[0] for event in made.events} == {"started", "reported", "failed"}
+    assert {event[0] for event in made.events} == {"started", "reported", "infeasible"}
     copies = [trial for trial in made.study.get_trials() if "copied_from" in trial.user_attrs]
     assert copies
     assert {trial.params["lr"] for trial in copies} == {0.5}

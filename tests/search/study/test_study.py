@@ -70,19 +70,26 @@ def test_completed_trial_has_its_best_report_as_its_value(study):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state", "constraints", "divergence"),
+    ("outcome", "state", "constraints", "details"),
     [
-        ("pruned", TrialState.PRUNED, {}, None),
-        ("diverged", TrialState.PRUNED, {"diverged": 1.0}, {"kind": "loss", "epoch": 3}),
-        ("failed", TrialState.FAIL, {}, None),
+        ("pruned", TrialState.PRUNED, {}, {}),
+        ("diverged", TrialState.PRUNED, {"diverged": 1.0}, {"divergence": {"kind": "loss", "epoch": 3}}),
+        (
+            "infeasible",
+            TrialState.PRUNED,
+            {"memory": 0.5},
+            {"infeasibility": {"constraint": "memory", "violation": 0.5, "in_window": True}},
+        ),
+        ("failed", TrialState.FAIL, {}, {}),
     ],
 )
-def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constraints, divergence):
+def test_outcome_sets_state_reason_and_constraints(study, outcome, state, constraints, details):
     number, _ = study.ask(SPACE)
-    study.end(number, outcome, "because", divergence)
+    study.end(number, outcome, "because", details)
     trial = study.get_trial(number)
     assert (trial.state, get_outcome(trial), trial.user_attrs["reason"]) == (state, outcome, "because")
-    assert (trial.constraints, trial.user_attrs.get("divergence")) == (constraints, divergence)
+    assert trial.constraints == constraints
+    assert details.items() <= trial.user_attrs.items()
 
 
 def test_cache_computes_a_trial_again_once_it_or_its_gang_changed(study):

@@ -273,3 +273,13 @@ def test_peak_is_that_of_the_slice_or_whole_gpu(monkeypatch, name, processors, p
     found = SimpleNamespace(name=name, multi_processor_count=processors)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     assert get_peak(torch.device("cuda"), Precision[precision]) == expected
+
+
+def test_split_micro_batches_give_the_same_training(files):
+    config = {**SMALL, "accumulation": 1, "samples": 21}  # the last micro-batch is smaller
+    split = LmConfig(**config).split_micro_batches()
+    assert split == {"batch_size": 2, "accumulation": 2}
+    reports = [list(run_epochs(make_lm(files, **{**config, **changed}), 2)) for changed in ({}, split)]
+    for whole, parts in zip(*reports, strict=True):
+        assert parts["val/bpb"] == pytest.approx(whole["val/bpb"], rel=1e-5)
+        assert parts["train/updates"] == whole["train/updates"]

@@ -9,13 +9,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import file
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import describe_error
-from searchlight.trainables.worker.endings import build_interruption, check_secondary_objectives
-from searchlight.trainables.worker.messages import Divergence, Migration, SegmentEnd
+from searchlight.trainables.worker.endings import build_interruption, check_other_metrics
+from searchlight.trainables.worker.messages import Divergence, Infeasibility, Migration, SegmentEnd
 from tests.trainables.toy_models import Compiled, Regression, identical
 from tests.trainables.worker.local_worker import TASK, AfterWindows, metrics, straight, workers
 
@@ -49,13 +50,13 @@ def test_first_report_after_a_build_has_its_datasets(stretch, monkeypatch):
 def test_report_without_an_objective_fails_its_trial(stretch):
     (report,) = workers(others=["time/samples_per_s", "val/size"]).run(stretch())
     assert (report.done, report.outcome) == (True, "failed")
-    assert report.reason.startswith("ValueError: a report must have the objective 'val/size', but got amp/")
+    assert report.reason.startswith("ValueError: a report must have the metric 'val/size', but got amp/")
     assert " val/loss," in report.reason
 
 
 def test_non_finite_secondary_objective_raises_diverged():
     with pytest.raises(Diverged, match="train/grad_norm is inf after epoch 2") as caught:
-        check_secondary_objectives(["train/grad_norm"], {"train/grad_norm": math.inf}, "after epoch 2")
+        check_other_metrics(["train/grad_norm"], {"train/grad_norm": math.inf}, "after epoch 2")
     assert caught.value.metrics == {"train/grad_norm": math.inf}
 
 
@@ -126,6 +127,28 @@ def test_trial_that_raises_fails_and_the_next_is_unharmed(stretch, monkeypatch, 
     assert worker.training is None
     worker.task = TASK
     assert identical(metrics(list(worker.run(stretch(trial=1, until=1)))), straight(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "infeasibility"),
+    [
+        ("build", MemoryError(), Infeasibility("memory")),
+        ("loss", torch.OutOfMemoryError("CUDA out of memory"), Infeasibility("memory", in_window=True)),
+        ("evaluate", RuntimeError("DefaultCPUAllocator: can't allocate memory"), Infeasibility("memory")),
+        ("build", ValueError("width must be a multiple of the heads"), Infeasibility("build")),
+        ("build", AssertionError("embed_dim must be divisible by num_heads"), Infeasibility("build")),
+        ("build", OSError("the data is gone"), None),
+        ("evaluate", ValueError("not of the build"), None),
+    ],
+    ids=str,
+)
+def test_failure_that_its_config_causes_is_infeasible(stretch, monkeypatch, method, error, infeasibility):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(Regression, method, refuse)
+    (end,) = workers().run(stretch())
+    assert (end.outcome, end.infeasibility) == ("failed", infeasibility)
 
 
 UNWRITABLE = [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE]

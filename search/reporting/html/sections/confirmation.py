@@ -34,7 +34,7 @@ def build(record: SearchRecord) -> Section | None:
     says += [describe_noise(each) for each in confirmations]
     if failed := list_failed_runs(record):
         outcomes = [f"{describe_config(run.user_attrs['confirms']['trial'])} {get_outcome(run)}" for run in failed]
-        rule = "A config that diverged is not compared. A run that failed counts in no mean."
+        rule = "A config that diverged or was infeasible is not compared. A run that failed counts in no mean."
         says.append(f"Under a new seed, {join_words(outcomes)}. {rule}")
     figures = [_build_figure(each) for each in confirmations]
     table = build_confirmation_rows(first) if len(confirmations) == 1 else ()

@@ -15,7 +15,7 @@ from searchlight.search.reporting.html.template import Section
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import OUTCOMES, get_outcome, intermediate_values
 
-FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "failed": 0.7, "interrupted": 0.5}
+FADED = {"completed": 0.6, "pruned": 0.5, "diverged": 0.7, "infeasible": 0.5, "failed": 0.7, "interrupted": 0.5}
 DIGITS = 5  # more is invisible, and a search may have 100,000 reports
 
 

@@ -16,22 +16,22 @@ from searchlight.search.reporting.html.axes import Axis, build_axes, robust_rang
 from searchlight.search.reporting.html.template import Section
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_best_value, get_outcome, intermediate_values
+from searchlight.search.study.trial import WORSE, get_best_value, get_outcome, intermediate_values
 
 MOST = 12  # bars; the others are negligible
 SLICES = 4
 UNSURE = 2  # slices if no parameter is significant
 NOTES = (
-    "Trials are ranked by the epoch that they reached, then by their best value; diverged trials are last. A random "
-    "forest predicts the ranks of trials that it was not trained on. The share of a parameter is the loss of accuracy "
-    "after its values are shuffled; an effect of two parameters together counts for both. The lines are "
-    f"{format_percent(SURE)} intervals, from the differences between halves of the trials. A parameter matters if its "
-    "interval is above 0, and its share exceeds what any parameter gets by chance, with the values of other trials, in "
-    f"all but one of {SHUFFLES} shuffles."
+    "Trials are ranked by the epoch that they reached, then by their best value; diverged and infeasible trials are "
+    "last. A random forest predicts the ranks of trials that it was not trained on. The share of a parameter is the "
+    "loss of accuracy after its values are shuffled; an effect of two parameters together counts for both. The lines "
+    f"are {format_percent(SURE)} intervals, from the differences between halves of the trials. A parameter matters if "
+    "its interval is above 0, and its share exceeds what any parameter gets by chance, with the values of other "
+    f"trials, in all but one of {SHUFFLES} shuffles."
 )
 BEST, FEWEST_BEST = 0.1, 5  # the best trials: a tenth, and at least five
 EDGE = 0.1  # share of the searched range
-OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9}  # in drawing order
+OPACITY = {"pruned": 0.4, "completed": 0.95, "diverged": 0.9, "infeasible": 0.9}  # in drawing order
 
 
 def build(record: SearchRecord) -> Section | None:
@@ -113,14 +113,14 @@ def _build_bar_chart(importances: Importances) -> Figure:
 
 
 def build_slice(record: SearchRecord, axis: Axis, ranks: Mapping[int, float]) -> Figure:
-    """Return the figure. Trials that diverged or are far worse than most lie at the worst edge."""
+    """Return the figure. Trials that diverged, are infeasible or are far worse than most lie at the worst edge."""
     trials = [trial for trial in record.trials if trial.number in ranks and axis.name in trial.params]
     objective = record.objective
-    judged = [trial for trial in trials if get_outcome(trial) != "diverged"]
+    judged = [trial for trial in trials if get_outcome(trial) not in WORSE]
     ends = _compute_value_range([get_best_value(trial, objective) for trial in judged], objective)
 
     def get_height(trial: FrozenTrial) -> float:
-        if get_outcome(trial) == "diverged":
+        if get_outcome(trial) in WORSE:
             return objective.worst(ends)
         return min(max(get_best_value(trial, objective), ends[0]), ends[1])
 
@@ -146,7 +146,7 @@ def build_slice(record: SearchRecord, axis: Axis, ranks: Mapping[int, float]) ->
 
 def describe_best_range(record: SearchRecord, axis: Axis, ranks: Mapping[int, float]) -> str:
     """Return a sentence on the range of the best trials, and whether it is at an end of the searched range."""
-    known = [t for t in record.trials if t.number in ranks and get_outcome(t) != "diverged"]
+    known = [t for t in record.trials if t.number in ranks and get_outcome(t) not in WORSE]
     best = sorted(known, key=lambda trial: ranks[trial.number])[: max(FEWEST_BEST, round(BEST * len(known)))]
     values = [trial.params[axis.name] for trial in best if axis.name in trial.params]
     if not values:
