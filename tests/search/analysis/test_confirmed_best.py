@@ -149,6 +149,15 @@ def test_config_that_diverged_once_is_worse_than_others(search, diverged, said):
     assert confirmation.statement.endswith(f" ({said} diverged under a new seed)")
 
 
+def test_config_that_was_infeasible_once_is_left_out(search):
+    confirm_all(search)
+    search.confirm(1, 14, 9.0, outcome="infeasible")
+    (confirmation,) = confirm(load_search(search.config.local_path))
+    assert 1 not in {config.trial for config in confirmation.configs}
+    assert (confirmation.diverged, confirmation.infeasible) == ((), (1,))
+    assert confirmation.statement.endswith(" (trial 1 infeasible under a new seed)")
+
+
 @pytest.mark.parametrize("seeds", [(11, 12), (11,)], ids=["estimated", "too few runs"])
 def test_finalist_that_diverged_is_not_the_best(search, seeds):
     for seed in seeds:

@@ -14,6 +14,7 @@ STATES = {
     "completed": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
     "diverged": TrialState.PRUNED,
+    "infeasible": TrialState.PRUNED,
     "failed": TrialState.FAIL,
     "interrupted": TrialState.RUNNING,
 }

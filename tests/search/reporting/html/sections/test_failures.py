@@ -28,3 +28,22 @@ def test_where_trials_diverge_is_told():
 def test_unknown_reason_and_no_failure_are_told_as_such():
     assert build(search([trial(0, "failed")])).table[1][2] == "no reason is known"
     assert build(search([trial(0, scores=[0.1]), trial(1, "pruned", [0.1]), trial(2, "interrupted")])) is None
+
+
+def test_region_of_infeasible_trials_and_split_ones_are_told():
+    rates = [10 ** (-4 + 0.15 * number) for number in range(20)]
+    trials = [
+        trial(number, "infeasible" if rate > 1e-2 else "pruned", [0.1], {"lr": rate}, reason="out of memory: 3 GiB")
+        for number, rate in enumerate(rates)
+    ]
+    lost = [one for one in trials if one.params["lr"] > 1e-2]
+    for one in lost:
+        one.user_attrs["infeasibility"] = {"constraint": "memory", "violation": 1.0}
+    trials[2].user_attrs["micro_batches"] = {"batch_size": 8, "accumulation": 2}
+    told = build(search(trials))
+    assert f"Infeasible: memory {len(lost)} of 20, where lr >= " in told.says
+    assert f"({len(lost)} of {len(lost)} there, 0 of {20 - len(lost)} elsewhere)." in told.says
+    assert "smaller micro-batches for the same updates: trial 2 with batch_size=8, accumulation=2." in told.says
+    assert told.table[1][:2] == [str(len(lost)), "infeasible"]
+    (split,) = build(search([trials[2]])).says.splitlines()
+    assert split.startswith("Out of memory, then ")
