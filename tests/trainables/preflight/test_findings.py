@@ -1,6 +1,12 @@
 """Findings: their order, and their page."""
 
+from unittest.mock import Mock
+
+import pytest
+import torch
+
 import searchlight.trainables.preflight.audit  # noqa: F401, which imports all checks
+from searchlight.trainables.preflight.checks import errors
 from searchlight.trainables.preflight.findings import KINDS, format_page, has_errors, make_finding, sort_findings
 from tests.conftest import ROOT
 
@@ -21,3 +27,13 @@ def test_findings_are_sorted_by_severity_and_told_once():
     assert has_errors([note, error])
     assert not has_errors([note, warning])
     assert str(warning).startswith("warning zero-gradient: a: 1. Look for")
+
+
+@pytest.mark.parametrize("is_synchronous", [False, True])
+def test_error_of_cuda_has_a_doubtful_line_unless_synchronous(monkeypatch, is_synchronous):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", str(int(is_synchronous)))
+    error = torch.AcceleratorError("CUDA error: device-side assert triggered")
+    trial = Mock(error=error, phase="train", stack="", updates={}, is_empty=False)
+    monkeypatch.setattr(errors, "find_structure", lambda task: [])
+    (finding,) = errors.find_error(trial)
+    assert ("The line may be a later one" in finding.figure) != is_synchronous

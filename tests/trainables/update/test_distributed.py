@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from searchlight.trainables.precision import Diverged, LossScale
-from searchlight.trainables.update import Ema, Updater
+from searchlight.trainables.update import Ema, Updater, updater
+from searchlight.trainables.update.reduction import Reducer
 from tests.trainables.toy_models import identical, samples
 
 
@@ -135,3 +136,20 @@ def test_all_ranks_diverge_together(pair):  # matrix 37
     first, second = pair.run(skip_too_often)
     assert first.startswith("2 skipped: loss scale 1 cannot be lowered")
     assert first == second
+
+
+def test_error_of_cuda_is_raised_without_an_all_reduce(monkeypatch):
+    """The GPU of this rank can take no part in one: Train ends the other ranks, which wait."""
+
+    def fail(batch):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    def reduce(*_):
+        raise AssertionError("a broken GPU was used")
+
+    monkeypatch.setattr(updater, "get_world_size", lambda: 2)
+    monkeypatch.setattr(Reducer, "reduce", reduce)
+    layer = torch.nn.Linear(1, 1)
+    trained = Updater({"sgd": torch.optim.SGD(layer.parameters(), lr=0.1)})
+    with pytest.raises(torch.AcceleratorError, match="device-side assert"):
+        trained.update([torch.ones(1, 1)], fail)

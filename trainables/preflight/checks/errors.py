@@ -1,6 +1,8 @@
 """What a task raised, as a finding with the name of the fault and the line of the task."""
 
-from searchlight.trainables.device_errors import is_out_of_memory
+import os
+
+from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, is_out_of_memory
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.checks.structure import find_structure
 from searchlight.trainables.preflight.findings import (
@@ -89,6 +91,9 @@ def find_error(trial: ObservedTrial) -> list[Finding]:
         return structure
     where = find_user_frame(trial.stack) or type(trial.task).__name__
     severity: Severity | None = "error" if name == "does-not-fit" else None
-    raised = make_finding(name, where, describe_error(trial.error), severity)
+    figure = describe_error(trial.error)
+    if breaks_device(trial.error) and os.environ.get(SYNCHRONOUS) != "1":
+        figure += f". The line may be a later one: {SYNCHRONOUS}=1 shows the right one"
+    raised = make_finding(name, where, figure, severity)
     # A task whose build has raised may be half built.
     return [raised] if trial.phase == "build" else [*structure, raised]
