@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from searchlight.models.arc.programs.operations import OPERATIONS
-from searchlight.models.arc.programs.readout import Cells, Readout, Targets, answer, fit_readout, flatten
+from searchlight.models.arc.programs.readout import Components, Readout, Targets, answer, fit_readout
 from searchlight.models.arc.puzzles import Grid, Puzzle
 
 # The parts of a value: 1.5 in all.
@@ -165,7 +165,7 @@ class Executor:
     def _fit(self, sources: tuple[Grids, ...]) -> Readout:
         """Fit a readout. Programs that give the same grids share it."""
         components = self._gather(sources)
-        key = components.tobytes()
+        key = components.colors.tobytes()
         if key not in self._readouts:
             self._readouts[key] = fit_readout(components, self._targets)
         return self._readouts[key]
@@ -174,20 +174,20 @@ class Executor:
         pairs = zip(self._outputs, grids, strict=False)
         return all(grid is not None and grid.shape == output.shape for output, grid in pairs)
 
-    def _gather(self, sources: tuple[Grids, ...]) -> Cells:
-        """Return the cells of the demonstrations in each component, shape (C, N)."""
+    def _gather(self, sources: tuple[Grids, ...]) -> Components:
+        """Return the components of the demonstrations."""
         shown = len(self._outputs)
-        return np.stack([flatten([grid for grid in grids[:shown] if grid is not None]) for grids in sources])
+        return Components.from_grids([[grid for grid in grids[:shown] if grid is not None] for grids in sources])
 
     def _answer(self, sources: tuple[Grids, ...], readout: Readout, test: int) -> tuple[Grid | None, float]:
         """Answer the test at index `test` of the grids."""
-        parts = [grids[test] for grids in sources]
-        grids = [part for part in parts if part is not None]
-        if len(grids) < len(parts) or len({grid.shape for grid in grids}) > 1:
+        grids = [part[test] for part in sources]
+        found = [grid for grid in grids if grid is not None]
+        if len(found) < len(grids) or len({grid.shape for grid in found}) > 1:
             return None, 0.0
-        asked = np.stack([flatten([grid]) for grid in grids])
+        asked = Components.from_grids([[grid] for grid in found])
         colors, ambiguity = answer(self._gather(sources), self._targets, asked, readout.copies_first)
-        return colors.reshape(grids[0].shape).astype(np.uint8), ambiguity
+        return colors.reshape(found[0].shape).astype(np.uint8), ambiguity
 
     def _miss(self, program: Program, is_valid: bool) -> ProgramResult:
         tests = len(self.puzzle.tests)

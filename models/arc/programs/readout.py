@@ -62,7 +62,68 @@ class Readout(NamedTuple):
     copies_first: bool
 
 
-class Counts(NamedTuple):
+class Components(NamedTuple):
+    """The grids that a readout looks at, cell by cell.
+
+    Attributes:
+        colors: The color of each cell in each component, shape (C, N).
+        keys: The colors of each cell as one number, shape (N,).
+        patterns: Which components are background at each cell, and whether the first two are equal, as one number,
+            shape (N,).
+    """
+
+    colors: Cells
+    keys: Cells
+    patterns: Cells
+
+    @classmethod
+    def from_grids(cls, parts: Sequence[Sequence[Grid]]) -> "Components":
+        """Flatten the grids of each component."""
+        colors = np.stack([flatten(grids) for grids in parts])
+        keys, patterns = colors[0], (colors[0] == 0).astype(np.int64)
+        for index, component in enumerate(colors[1:], 1):
+            keys = keys + COLORS**index * component
+            patterns = patterns + ((component == 0).astype(np.int64) << index)
+        if len(colors) > 1:
+            patterns = patterns + ((colors[0] == colors[1]).astype(np.int64) << len(colors))
+        return cls(colors, keys, patterns)
+
+    @property
+    def num_keys(self) -> int:
+        """Return the number of possible keys."""
+        return COLORS ** len(self.colors)
+
+    @property
+    def num_patterns(self) -> int:
+        """Return the number of possible patterns."""
+        return 1 << (len(self.colors) + (len(self.colors) > 1))
+
+
+class Lookup(NamedTuple):
+    """What a table says about N cells.
+
+    Attributes:
+        entries: The most frequent output color of the cell's key, the lowest one of several.
+        copies: The color in the component that was right most often for the cell's pattern.
+        is_seen: Whether the table has the key.
+        is_sure: Whether the table has the pattern, and the copy was always right.
+    """
+
+    entries: Cells
+    copies: Cells
+    is_seen: NDArray[np.bool_]
+    is_sure: NDArray[np.bool_]
+
+    def is_entry(self, copies_first: bool) -> NDArray[np.bool_]:
+        """Return which cells are answered by their entry, and not by a copy."""
+        return self.is_seen & ~self.is_sure if copies_first else self.is_seen
+
+    def get_colors(self, copies_first: bool) -> Cells:
+        """Return the answered colors, shape (N,)."""
+        return np.where(self.is_entry(copies_first), self.entries, self.copies)
+
+
+class Tables(NamedTuple):
     """What was counted in some demonstrations, for T tables.
 
     Attributes:
@@ -75,106 +136,77 @@ class Counts(NamedTuple):
     patterns: Cells
     copies: Cells
 
-    def predict(self, components: Cells, tables: Cells, copies_first: bool) -> Cells:
-        """Predict colors.
+    @classmethod
+    def build(cls, components: Components, targets: Targets, tables: Cells, number: int) -> "Tables":
+        """Count the cells of each of `number` tables, where `tables` of shape (N,) is the table of each cell."""
+        places = (tables * components.num_keys + components.keys) * COLORS + targets.colors
+        outputs = np.bincount(places, minlength=number * components.num_keys * COLORS)
+        cells = tables * components.num_patterns + components.patterns
+        size = number * components.num_patterns
+        copies = [np.bincount(cells[colors == targets.colors], minlength=size) for colors in components.colors]
+        return cls(
+            outputs.reshape(number, components.num_keys, COLORS),
+            np.bincount(cells, minlength=size).reshape(number, -1),
+            np.stack([part.reshape(number, -1) for part in copies], axis=1),
+        )
 
-        Args:
-            components: The colors of N cells in the components, shape (C, N).
-            tables: The table that is asked about each cell, shape (N,).
-            copies_first: See `Readout`.
+    def add_up(self) -> "Tables":
+        """Return one table of all counts."""
+        return Tables(*(part.sum(0, keepdims=True) for part in self))
 
-        Returns:
-            The colors, shape (N,).
-        """
-        keys, patterns = find_keys(components), find_patterns(components)
-        source = self.copies.argmax(1)[tables, patterns]
-        copied: Cells = components[source, np.arange(len(tables))]
-        known = self.is_known(keys, patterns, tables, copies_first)
-        return np.where(known, self.outputs.argmax(-1)[tables, keys], copied)
+    def leave_out(self) -> "Tables":
+        """Return for each table one of the counts of all others."""
+        return Tables(*(whole - part for whole, part in zip(self.add_up(), self, strict=True)))
 
-    def is_known(self, keys: Cells, patterns: Cells, tables: Cells, copies_first: bool) -> NDArray[np.bool_]:
-        """Return whether the table answers each cell, shape (N,). The other cells are copied."""
-        known: NDArray[np.bool_] = (self.outputs.sum(-1) > 0)[tables, keys]
-        return known & ~self.is_sure(patterns, tables) if copies_first else known
-
-    def is_sure(self, patterns: Cells, tables: Cells) -> NDArray[np.bool_]:
-        """Return whether the copy of each cell was always right for its pattern, shape (N,)."""
-        always = (self.copies.max(1) == self.patterns) & (self.patterns > 0)
-        sure: NDArray[np.bool_] = always[tables, patterns]
-        return sure
+    def look_up(self, components: Components, tables: Cells) -> Lookup:
+        """Look up N cells, where `tables` of shape (N,) is the table that is asked about each cell."""
+        source = self.copies.argmax(1)[tables, components.patterns]
+        always: NDArray[np.bool_] = (self.copies.max(1) == self.patterns) & (self.patterns > 0)
+        is_seen: NDArray[np.bool_] = self.outputs.any(-1)
+        return Lookup(
+            self.outputs.argmax(-1)[tables, components.keys],
+            components.colors[source, np.arange(len(tables))],
+            is_seen[tables, components.keys],
+            always[tables, components.patterns],
+        )
 
 
-def fit_readout(components: Cells, targets: Targets) -> Readout:
-    """Fit a readout to components of shape (C, N), with or without `copies_first`, whichever meets more when hidden."""
-    own = count(components, targets, targets.owners, len(targets.sizes))
-    total = Counts(*(part.sum(0, keepdims=True) for part in own))
-    others = Counts(*(whole - part for whole, part in zip(total, own, strict=True)))
-    shown = targets.compute_accuracies(total.predict(components, np.zeros_like(targets.owners), False))
+def fit_readout(components: Components, targets: Targets) -> Readout:
+    """Fit a readout, with or without `copies_first`, whichever meets more hidden demonstrations, then cells."""
+    own = Tables.build(components, targets, targets.owners, len(targets.sizes))
+    # On what the table is fitted on, `copies_first` changes nothing: each key is seen, and a sure copy is right.
+    shown = targets.compute_accuracies(own.add_up().look_up(components, np.zeros_like(targets.owners)).entries)
+    hidden = own.leave_out().look_up(components, targets.owners)
     readouts = []
     for copies_first in (False, True):
-        hidden = targets.compute_accuracies(others.predict(components, targets.owners, copies_first))
-        shares = (float(hidden.mean()), float((hidden == 1).mean()), float((shown == 1).mean()))
+        accuracies = targets.compute_accuracies(hidden.get_colors(copies_first))
+        shares = (float(accuracies.mean()), float((accuracies == 1).mean()), float((shown == 1).mean()))
         readouts.append(Readout(*shares, copies_first))
     return max(readouts, key=lambda readout: (readout.hidden_share, readout.accuracy))
 
 
-def count(components: Cells, targets: Targets, tables: Cells, number: int) -> Counts:
-    """Count the cells of each of `number` tables, where `tables` of shape (N,) is the table of each cell."""
-    keys, patterns = find_keys(components), find_patterns(components)
-    num_keys, num_patterns = COLORS ** len(components), _count_patterns(len(components))
-    places = (tables * num_keys + keys) * COLORS + targets.colors
-    cells = tables * num_patterns + patterns
-    copies = [
-        np.bincount(cells[component == targets.colors], minlength=number * num_patterns) for component in components
-    ]
-    return Counts(
-        np.bincount(places, minlength=number * num_keys * COLORS).reshape(number, num_keys, COLORS),
-        np.bincount(cells, minlength=number * num_patterns).reshape(number, num_patterns),
-        np.stack(copies).reshape(len(components), number, num_patterns).swapaxes(0, 1),
-    )
-
-
-def answer(components: Cells, targets: Targets, asked: Cells, copies_first: bool) -> tuple[Cells, float]:
+def answer(components: Components, targets: Targets, asked: Components, copies_first: bool) -> tuple[Cells, float]:
     """Answer the cells of a test by the table of all demonstrations.
 
     Args:
-        components: The components of the demonstrations, shape (C, N).
+        components: The components of the demonstrations.
         targets: The outputs of the demonstrations.
-        asked: The components of the test, shape (C, M).
+        asked: The components of the test, with M cells.
         copies_first: See `Readout`.
 
     Returns:
         The colors, shape (M,), and their ambiguity in nats: the mean entropy of the table's entries. It is 0 for a copy
         that was always right, and log(10) for another copy.
     """
-    counts = count(components, targets, np.zeros_like(targets.owners), 1)
-    keys, patterns, tables = find_keys(asked), find_patterns(asked), np.zeros(asked.shape[1], np.int64)
-    known, sure = counts.is_known(keys, patterns, tables, copies_first), counts.is_sure(patterns, tables)
-    shares = counts.outputs[0, keys] / counts.outputs[0, keys].sum(-1, keepdims=True).clip(min=1)
+    table = Tables.build(components, targets, np.zeros_like(targets.owners), 1)
+    lookup = table.look_up(asked, np.zeros_like(asked.keys))
+    counts = table.outputs[0, asked.keys]
+    shares = counts / counts.sum(-1, keepdims=True).clip(min=1)
     entropy = -(shares * np.log(shares.clip(min=1e-12))).sum(-1)
-    doubt = np.where(known, entropy, np.where(sure, 0.0, math.log(COLORS)))
-    return counts.predict(asked, tables, copies_first), float(doubt.mean())
+    doubt = np.where(lookup.is_sure, 0.0, math.log(COLORS))
+    return lookup.get_colors(copies_first), float(np.where(lookup.is_entry(copies_first), entropy, doubt).mean())
 
 
 def flatten(grids: Sequence[Grid]) -> Cells:
     """Return the cells of all grids in one row, int64."""
     return np.concatenate([grid.ravel() for grid in grids]).astype(np.int64)
-
-
-def find_keys(components: Cells) -> Cells:
-    """Return the colors of the components of each cell as one number, shape (N,)."""
-    powers = COLORS ** np.arange(len(components))
-    keys: Cells = powers @ components
-    return keys
-
-
-def find_patterns(components: Cells) -> Cells:
-    """Return which components are background, and whether the first two are equal, as one number, shape (N,)."""
-    patterns: Cells = (1 << np.arange(len(components))) @ (components == 0)
-    if len(components) > 1:
-        patterns = patterns + ((components[0] == components[1]).astype(np.int64) << len(components))
-    return patterns
-
-
-def _count_patterns(components: int) -> int:
-    return 1 << (components + (components > 1))

@@ -93,6 +93,11 @@ class RewardTable:
         """Return `ProgramResult.fits_exactly`, shape (N, P)."""
         return np.asarray(self.numbers[NUMBERS.index("shown_share")] == 1)
 
+    @property
+    def meets_hidden(self) -> Flags:
+        """Return whether all hidden demonstrations are met, shape (N, P)."""
+        return np.asarray(self.numbers[NUMBERS.index("hidden_share")] == 1)
+
     def get_result(self, puzzle: int, program: int) -> ProgramResult:
         """Return the result of a program for a puzzle, both by index."""
         tests = range(self._first_tests[puzzle], self._first_tests[puzzle + 1])

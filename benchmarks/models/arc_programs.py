@@ -1,0 +1,84 @@
+"""Count the test outputs of ARC puzzles that programs of one operation meet without learning.
+
+All programs are executed for each puzzle and ranked by the hidden demonstrations. The two best distinct answers are the
+attempts at a test. "fit" counts puzzles with a program that fits all demonstrations, "hidden_met" those with a program
+that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score.
+
+    python benchmarks/models/arc_programs.py [--splits training evaluation]
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.recording import Row, create_parser, print_progress, print_result
+from searchlight.models.arc.programs import OPERATIONS, RewardTable
+from searchlight.models.arc.puzzles import LARGEST_SIDE, Puzzle, load_puzzles
+
+SMALL = 12  # the longest side of the puzzles that are counted apart
+
+
+def main() -> None:
+    parser = create_parser(__doc__)
+    parser.add_argument("--splits", nargs="+", choices=("training", "evaluation"), default=["training", "evaluation"])
+    arguments = parser.parse_args()
+    rows = []
+    for split in arguments.splits:
+        rows += measure(split)
+        print_progress(f"{rows[-1]}")
+    about = f"{len(OPERATIONS)} operations with a readout; two attempts at each test, without learning"
+    print_result({"enumeration": rows}, {"cpu_per_puzzle": "s"}, about)
+
+
+def measure(split: str) -> list[Row]:
+    """Return what is met for puzzles of short sides, and for all."""
+    puzzles = load_puzzles("arc-agi-1", split, LARGEST_SIDE)
+    small = score([puzzle for puzzle in puzzles if puzzle.side <= SMALL])
+    large = score([puzzle for puzzle in puzzles if puzzle.side > SMALL])
+    both = {name: small[name] + large[name] for name in small}
+    return [{"split": split, "max_side": side, **finish(row)} for side, row in ((SMALL, small), (LARGEST_SIDE, both))]
+
+
+def score(puzzles: Sequence[Puzzle]) -> Row:
+    """Count what the two best answers of all programs meet."""
+    start = time.process_time()
+    table = RewardTable.build(puzzles)
+    seconds = time.process_time() - start
+    hits = iter(find_hits(table))
+    met = [[next(hits) for _ in puzzle.tests] for puzzle in puzzles]
+    return {
+        "puzzles": len(puzzles),
+        "fit": int(table.fits_exactly.any(1).sum()),
+        "hidden_met": int(table.meets_hidden.any(1).sum()),
+        "tests": sum(len(puzzle.tests) for puzzle in puzzles),
+        "met": sum(map(sum, met)),
+        "solved": sum(map(all, met)),
+        "cpu_per_puzzle": seconds,
+    }
+
+
+def finish(row: Row) -> Row:
+    """Return the row with the share of solved puzzles and the seconds a puzzle."""
+    per_puzzle = {
+        "pass2_task": row["solved"] / row["puzzles"],
+        "cpu_per_puzzle": row["cpu_per_puzzle"] / row["puzzles"],
+    }
+    return row | per_puzzle
+
+
+def find_hits(table: RewardTable) -> list[bool]:
+    """Return for each test of a table whether one of the two best answers of all programs meets it."""
+    hits = []
+    for index, puzzle in enumerate(table.puzzles):
+        pairs = zip(table.rank(index), puzzle.tests, strict=True)
+        hits += [any(np.array_equal(grid, target) for grid in grids) for grids, (_, target) in pairs]
+    return hits
+
+
+if __name__ == "__main__":
+    main()
