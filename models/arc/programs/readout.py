@@ -91,7 +91,7 @@ class Components(NamedTuple):
     @property
     def num_keys(self) -> int:
         """Return the number of possible keys."""
-        return COLORS ** len(self.colors)
+        return int(COLORS ** len(self.colors))
 
     @property
     def num_patterns(self) -> int:
@@ -161,8 +161,8 @@ class Tables(NamedTuple):
     def look_up(self, components: Components, tables: Cells) -> Lookup:
         """Look up N cells, where `tables` of shape (N,) is the table that is asked about each cell."""
         source = self.copies.argmax(1)[tables, components.patterns]
-        always: NDArray[np.bool_] = (self.copies.max(1) == self.patterns) & (self.patterns > 0)
-        is_seen: NDArray[np.bool_] = self.outputs.any(-1)
+        always = np.asarray((self.copies.max(1) == self.patterns) & (self.patterns > 0))
+        is_seen = np.asarray(self.outputs.any(-1))
         return Lookup(
             self.outputs.argmax(-1)[tables, components.keys],
             components.colors[source, np.arange(len(tables))],
