@@ -26,10 +26,14 @@ class Program:
 
     operations: tuple[int, ...] = ()
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Return each step in words, the readout last."""
+        return (*(OPERATIONS[index].description for index in self.operations), "recolor")
+
     def describe(self) -> str:
-        """Return the steps in words."""
-        steps = [OPERATIONS[index].description for index in self.operations]
-        return ", ".join([*steps, "recolor"])
+        """Return the steps in one line."""
+        return ", ".join(self.steps)
 
 
 @dataclass(frozen=True, eq=False)

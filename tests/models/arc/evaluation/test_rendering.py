@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from searchlight.models.arc.evaluation import Case, draw
+from searchlight.models.arc.evaluation import Case, ProgramCase, draw, draw_programs, trace_program
 from searchlight.models.arc.evaluation.rendering import CELL, HEADER, PALETTE, RIGHT, WRONG
+from searchlight.models.arc.programs import OPERATIONS, Executor, Program
 
 
 def rgb(color):
@@ -54,3 +55,36 @@ def test_each_puzzle_has_a_row_on_white():
     assert (np.concatenate([six[0], six[-1], six[:, 0], six[:, -1]]) == 255).all()
     named = draw([one._replace(puzzle="mirror-and-recolour-000123")])
     assert named.shape[1] > single.shape[1] + 100  # a long name does not run into the grids
+
+
+def find_index(name):
+    return next(index for index, operation in enumerate(OPERATIONS) if operation.name == name)
+
+
+def test_program_is_traced_from_input_to_answer(puzzles):
+    puzzle = puzzles[0]  # its rule is a mirror
+    turns = Program((find_index("turn_half"), find_index("mirror_top_bottom")))
+    found = trace_program(Executor(puzzle), turns, 1)
+    (source, target) = puzzle.tests[1]
+    assert found.titles == ("input", "turn by half", "mirror top-bottom", "recolor")
+    expected = [source, source[::-1, ::-1], source[:, ::-1], target]
+    assert [grid.tolist() for grid in found.grids] == [grid.tolist() for grid in expected]
+    assert np.array_equal(found.target, target)
+
+
+def test_program_without_an_answer_is_not_traced(puzzles):
+    assert trace_program(Executor(puzzles[2]), Program((find_index("pad"),)), 0) is None
+
+
+@pytest.mark.parametrize(("answer", "mark"), [([[1, 2]], RIGHT), ([[2, 1]], WRONG)])
+def test_programs_are_drawn_with_each_step_and_one_frame(answer, mark):
+    grids = [np.array(grid, dtype=np.uint8) for grid in ([[3]], [[4, 4]], answer, [[1, 2]])]
+    picture = draw_programs([ProgramCase("0123abcd", ("input", "a step " * 12, "recolor"), tuple(grids[:3]), grids[3])])
+    there = colors(picture)
+    inside = (CELL - 1) ** 2
+    assert [there[rgb(PALETTE[color])] for color in (1, 2, 3, 4)] == [2 * inside, 2 * inside, inside, 2 * inside]
+    assert rgb(mark) in there
+    assert rgb(WRONG if mark == RIGHT else RIGHT) not in there
+    three = draw_programs([ProgramCase("0123abcd", ("input", "recolor"), (grids[0], grids[2]), grids[3])] * 3)
+    assert three.shape[1] < picture.shape[1]
+    assert colors(three)[rgb(PALETTE[3])] == 3 * inside
