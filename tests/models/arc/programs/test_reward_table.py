@@ -5,6 +5,7 @@ import pytest
 
 from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor, Program, RewardTable, rank
 from searchlight.models.arc.programs import reward_table as module
+from searchlight.models.arc.puzzles import load_puzzles
 
 PROGRAMS = DEPTH_1[:20] + DEPTH_1[-1:] + (Program((0, 1)),)
 
@@ -66,3 +67,13 @@ def test_damaged_table_is_built_again(puzzles, tmp_path, keep):
     table = RewardTable.load_or_build(tmp_path, puzzles, PROGRAMS)
     assert np.array_equal(table.rewards, expected.rewards)
     assert np.array_equal(RewardTable.load_or_build(tmp_path, puzzles, PROGRAMS).cells, expected.cells)
+
+
+def test_small_training_puzzles_are_met_as_before():
+    puzzles = load_puzzles("arc-agi-1", "training", max_side=5)[:10]
+    table = RewardTable.build(puzzles)
+    pairs = [pair for row in range(len(puzzles)) for pair in zip(table.rank(row), puzzles[row].tests, strict=True)]
+    met = sum(any(np.array_equal(grid, target) for grid in attempts) for attempts, (_, target) in pairs)
+    exact, hidden = table.fits_exactly.any(1).sum(), table.meets_hidden.any(1).sum()
+    assert (len(puzzles), len(pairs), met, exact, hidden, table.is_valid.sum()) == (10, 14, 12, 8, 6, 1669)
+    assert table.rewards.sum() == pytest.approx(38.64227635327636)
