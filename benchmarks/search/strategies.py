@@ -68,7 +68,7 @@ class Searchlight:
         message: SegmentEnd | EpochReport = EpochReport(epoch, {OBJECTIVE: value}, None, {}, done)
         if math.isnan(value):
             message = self.build_end(job, epoch)
-        result = {"done": done, "reports": to_json(GangResult("simulated", [message]))}
+        result = {"is_held": False, "reports": to_json(GangResult("simulated", [message]))}
         if done:
             self._searcher.on_trial_complete(job.name, result)
         else:
