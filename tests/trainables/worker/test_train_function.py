@@ -90,11 +90,16 @@ def test_seed_determines_what_a_function_draws(stretch):
     assert first[0] != other[0]
 
 
+LACKING = (
+    "ray.train.report must have a number 'speed', an objective or the metric of a constraint, but got loss, seconds"
+)
+
+
 @pytest.mark.parametrize(
     ("others", "seconds", "outcome", "reason"),
     [
         (["seconds"], 2.0, "completed", ""),
-        (["speed"], 2.0, "failed", "ray.train.report must have a number 'speed', an objective, but got loss, seconds"),
+        (["speed"], 2.0, "failed", LACKING),
         (["seconds"], math.inf, "diverged", "seconds is inf in report 1"),
     ],
 )
