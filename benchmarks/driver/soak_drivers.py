@@ -23,7 +23,7 @@ from tests.servers.s3 import S3Server
 
 NAME = "soak"
 TASK = Path(__file__).with_name("soak_task.py")
-START_S = 300  # for a Ray head to answer
+START_S = 900  # for a Ray head to answer
 END_S = 900  # for a driver to end by itself
 SENT = ("searchlight", "search", "trainables", "models")  # with a job
 
@@ -160,18 +160,20 @@ class JobDriver(Driver):
         options = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
         options += ["--min-worker-port=0", "--max-worker-port=0", "--num-cpus=4", "--disable-usage-stats"]
         options += ["--node-ip-address=127.0.0.1", f"--temp-dir={self.env['RAY_TMPDIR']}"]
-        with open(self.folder / "head.log", "a") as log:
-            self._head = psutil.Popen(
-                ["ray", "start", "--head", "--block", *options],
-                env=self.env,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
         self._url = f"http://127.0.0.1:{ports[1]}"
-        wait_until(self._answers, START_S)
+        wait_until(lambda: self._answers(options), START_S)
 
-    def _answers(self) -> bool:
+    def _answers(self, options: Sequence[str]) -> bool:
+        """Return whether the head answers. Start it, also again: on a busy machine, Ray may give up its start."""
+        if self._head is None or self._head.poll() is not None:
+            with open(self.folder / "head.log", "a") as log:
+                self._head = psutil.Popen(
+                    ["ray", "start", "--head", "--block", *options],
+                    env=self.env,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
         token = (self.folder / "token").read_text()
         asked = urllib.request.Request(f"{self._url}/api/version", headers={"Authorization": f"Bearer {token}"})
         with suppress(OSError):

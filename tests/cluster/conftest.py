@@ -52,7 +52,7 @@ class RayCluster:
         return self.workers[-1]
 
     def ray(self, *words: str) -> str:
-        return self.head.run("ray", *words, env=self.env, timeout=120)
+        return self.head.run("ray", *words, env=self.env, timeout=LONGEST_S)
 
     def drain(self, worker: Host, seconds: int) -> None:
         """Announce that `worker` will be taken away, as a cloud does with a spot node."""
@@ -84,10 +84,19 @@ class RayCluster:
         self.join()
 
     def _started(self, *options: str) -> Host:
-        host = self.network.host()
-        host.run("sh", "-c", f"umask 077; echo {self.token} > {host.disk}/token")
-        shared = [f"--node-ip-address={host.ip}", f"--temp-dir={host.disk}/ray", f"--object-store-memory={STORE_BYTES}"]
-        host.run("ray", "start", *options, *shared, "--disable-usage-stats", env=self.env, timeout=120)
+        """A machine that runs Ray. On a busy one, Ray may give up its start, so that another machine is tried."""
+        for may_retry in (True, True, True, False):
+            host = self.network.host()
+            host.run("sh", "-c", f"umask 077; echo {self.token} > {host.disk}/token")
+            shared = [f"--node-ip-address={host.ip}", f"--temp-dir={host.disk}/ray"]
+            shared += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+            try:
+                host.run("ray", "start", *options, *shared, env=self.env, timeout=LONGEST_S)
+                break
+            except AssertionError:
+                if not may_retry:
+                    raise
+                host.unplug()
         return host
 
 

@@ -122,7 +122,7 @@ def _hold(*namespaces: str, script: str) -> tuple[subprocess.Popen, str]:
     """
     kept = ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "--fork", "--kill-child", "sh", "-c", script]
     holder = subprocess.Popen(kept, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
         if children and Path(f"/proc/{children[0]}/comm").read_text().strip() == "sleep":
