@@ -252,7 +252,7 @@ class MostlyFp32(Small):
 class Unseeded(Small):
     def loss(self, batch):
         x, y = batch
-        noise = x.new_tensor([random.SystemRandom().random() for _ in range(len(x))])[:, None]
+        noise = torch.tensor([[random.SystemRandom().random()] for _ in range(len(x))], device=x.device)
         return F.mse_loss(self.modules["model"](x) + noise, y), len(x)
 
 

@@ -178,7 +178,7 @@ class ClassWeights(Classifier):
 
     def loss(self, batch: Any) -> tuple[Tensor, float]:
         x, y = batch
-        weight = x.new_tensor([0.2, 1.0, 5.0])
+        weight = torch.tensor([0.2, 1.0, 5.0], device=x.device)
         return nn.functional.cross_entropy(self.modules["model"](x), y, weight=weight), len(x)
 
 

@@ -103,11 +103,11 @@ def test_batch_that_moves_itself_is_left_to_do_so():
 
     class Moving(UserDict[str, Tensor]):
         def to(self, device: torch.device) -> "Moving":
-            return Moving({**self.data, "moved": samples(device.type == "cpu")})
+            return Moving({**self.data, "moved": samples(device.type == torch.get_default_device().type)})
 
-    packed, named, moving = received(
-        [pack_sequence([samples(1, 2), samples(3)]), Named(x=samples(1)), Moving(x=samples(1))]
-    )
+    with torch.device("cpu"):  # where lengths must be
+        sequences = pack_sequence([samples(1, 2), samples(3)])
+    packed, named, moving = received([sequences, Named(x=samples(1)), Moving(x=samples(1))])
     assert isinstance(packed, PackedSequence)
     assert (type(named), named["x"].item()) == (Named, 1.0)
     assert moving["moved"].item() == 1.0

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from searchlight.trainables.update import Updater
-from searchlight.trainables.update.parameters import move_state_to_parameters
 from tests.trainables.toy_models import (
     IGNORED,
     classifier,
@@ -200,13 +199,3 @@ def test_only_reentrant_activation_checkpoint_is_refused():
     before = block.weight.detach().clone()
     update(False)
     assert not torch.equal(block.weight, before)
-
-
-def test_state_of_a_constructor_moves_to_its_parameter():
-    parameter = nn.Parameter(torch.ones(2, device="meta"))  # in the place of a GPU
-    made = torch.optim.Adagrad([parameter], lr=0.5)
-    made.state[parameter]["sum"] = torch.zeros(2)  # from before the module was moved
-    move_state_to_parameters(made)
-    state = made.state[parameter]
-    assert (state["sum"].device.type, state["step"].device.type) == ("meta", "cpu")
-    assert made.param_groups[0]["lr"] == 0.5
