@@ -46,8 +46,8 @@ class Cache:
     """A least-recently-used cache of values by name.
 
     Args:
-        limit: Largest size of all values together, in bytes. Default: half of one CPU's share of the memory, since a
-            worker has one CPU.
+        limit: Largest size of all values together on a type of device, in bytes. Default: on the CPU, half of one CPU's
+            share of the memory, since a worker has one CPU. On a GPU, a fourth of what the process may use of it.
         entries: Largest number of values.
 
     Attributes:
@@ -55,8 +55,7 @@ class Cache:
     """
 
     def __init__(self, limit: int | None = None, entries: int = ENTRIES) -> None:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self.limit = memory // (os.cpu_count() or 1) // 2 if limit is None else limit
+        self.limit = limit
         self.entries = entries
         self.seconds = 0.0
         self._kept: OrderedDict[str, Entry] = OrderedDict()
@@ -77,18 +76,18 @@ class Cache:
             )
         start, before = time.perf_counter(), self.seconds
         entry = _build_entry(make())
-        size = sum(entry.sizes.values())
-        if size > self.limit:
-            logger.info(
-                "the cache holds %.1f GiB at most, but %s takes %.1f: it is made for each trial",
-                self.limit / 2**30,
-                name,
-                size / 2**30,
-            )
-            return entry.value
+        for kind, size in entry.sizes.items():
+            if size > (limit := self.get_limit(kind)):
+                logger.info(
+                    "the cache holds %.1f GiB at most, but %s takes %.1f: it is made for each trial",
+                    limit / 2**30,
+                    name,
+                    size / 2**30,
+                )
+                return entry.value
         self._kept[name] = entry
         self.seconds = before + time.perf_counter() - start  # with the values that `make` cached in turn
-        while len(self._kept) > self.entries or self._get_total_size() > self.limit:
+        while len(self._kept) > self.entries or any(self.get_size(kind) > self.get_limit(kind) for kind in entry.sizes):
             self._kept.popitem(last=False)
         return entry.value
 
@@ -102,8 +101,14 @@ class Cache:
         """Return the bytes on devices of a type, "cpu" or "cuda"."""
         return sum(entry.sizes.get(kind, 0) for entry in self._kept.values())
 
-    def _get_total_size(self) -> int:
-        return sum(sum(entry.sizes.values()) for entry in self._kept.values())
+    def get_limit(self, kind: str) -> float:
+        """Return the largest size of the values on a type of device, in bytes."""
+        if self.limit is not None:
+            return self.limit
+        if kind == "cuda":
+            total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            return total * torch.cuda.get_per_process_memory_fraction() / 4
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (os.cpu_count() or 1) / 2
 
 
 def _build_entry(value: Any) -> Entry:

@@ -1,5 +1,6 @@
 """Prepare once for all trials of a worker what is costly, so that no trial can change it for the next."""
 
+import os
 import random
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchlight.trainables.context.cache import Cache
+from searchlight.trainables.preflight.shadow_device import shadow_cuda
 from searchlight.trainables.worker.trial_runner import TrialRunner
 from tests.trainables.toy_models import Augmented, identical
 from tests.trainables.worker.local_worker import metrics, workers
@@ -54,7 +56,21 @@ def test_value_above_the_limit_is_logged_and_not_kept(caplog):
         cache.get(name, make)
     assert (large.call_count, small.call_count) == (2, 1)
     assert "large takes" in caplog.text
-    assert 2**20 < Cache().limit < 2**40, "by default a share of the machine's memory"
+    assert 2**20 < Cache().get_limit("cpu") < 2**40, "by default a share of the machine's memory"
+
+
+def test_values_on_a_gpu_are_limited_by_its_memory(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: KIB)  # a machine with a MiB
+    with shadow_cuda():
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: 2**-20)  # 24 KiB of a GPU of 24 GiB
+        cache, makes = (
+            Cache(),
+            [Mock(return_value=torch.zeros(kib * KIB, dtype=torch.uint8, device="cuda")) for kib in (3, 2, 2, 7)],
+        )
+        for name, make in zip("abcd", makes, strict=True):
+            cache.get(name, make)
+        assert cache.get_size("cuda") == 4 * KIB, "the oldest value had to go, and the largest is too large"
+        assert cache.get_limit("cuda") == 6 * KIB
 
 
 @pytest.mark.parametrize(
