@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+import pynvml
 import torch
 import torch.distributed as dist
 
@@ -64,24 +65,38 @@ class Memory:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._first: dict[str, int] | None = None
+        self._first: dict[str, int] = {}
 
     def describe_growth(self, trials: int, cached: Callable[[str], int]) -> str:
         """Return the growth of the process over `trials` trials if it exceeds the limit, else "".
 
         `cached` returns the bytes on a type of device that the process keeps intentionally.
         """
-        held = {"cpu": psutil.Process().memory_info().rss}
+        held = {"memory": psutil.Process().memory_info().rss - cached("cpu")}
         if is_cuda_in_use():
-            held["cuda"] = torch.cuda.memory_allocated()
-        now = {kind: size - cached(kind) for kind, size in held.items()}
-        self._first = self._first or now
-        for kind, size in now.items():
-            growth = (size - self._first.get(kind, 0)) / GIB
+            held["cuda memory"] = torch.cuda.memory_allocated() - cached("cuda")
+            used = measure_gpu_memory()
+            if used is not None:  # it counts what torch does not: loaded kernels, NCCL, cuDNN
+                held["cuda memory of the process"] = used - cached("cuda")
+        for what, size in held.items():
+            growth = (size - self._first.setdefault(what, size)) / GIB
             if growth > self.limit:
-                what = "memory" if kind == "cpu" else f"{kind} memory"
                 return f"{what} grew by {growth:.1f} GiB over {trials} trials"
         return ""
+
+
+def measure_gpu_memory() -> int | None:
+    """Return the bytes that this process uses on its current GPU, or None where the driver does not tell it.
+
+    It does not on a slice of a GPU, and in a container whose process numbers are not those of the machine.
+    """
+    with suppress(pynvml.NVMLError, RuntimeError):
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                return int(process.usedGpuMemory)
+    return None
 
 
 def end_data_loaders() -> None:

@@ -199,6 +199,13 @@ SETTINGS = {
         for name in RESTORED_NAMES
     },
     "autocast": Setting(_get_autocast_state, _restore_autocast_state),
+    **{  # a call without an argument reads
+        f"the preferred library of {kind}": Setting(library, library)
+        for kind, library in {
+            "blas": torch.backends.cuda.preferred_blas_library,
+            "linear algebra": torch.backends.cuda.preferred_linalg_library,
+        }.items()
+    },
     **{
         f"{kind} attention": Setting(
             getattr(torch.backends.cuda, f"{kind}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{kind}_sdp")
@@ -210,6 +217,14 @@ SETTINGS = {
         for name in ("dynamo_config", "functorch_config", "inductor_config")
     },
     "the device of CUDA": Setting(lambda: int(is_cuda_in_use() and torch.cuda.current_device()), torch.cuda.set_device),
+    "the memory fraction of CUDA": Setting(
+        lambda: torch.cuda.get_per_process_memory_fraction() if is_cuda_in_use() else 1.0,
+        lambda share: torch.cuda.set_per_process_memory_fraction(share),
+    ),
+    "the warnings of CUDA about waits": Setting(
+        lambda: torch.cuda.get_sync_debug_mode() if is_cuda_in_use() else 0,
+        lambda mode: torch.cuda.set_sync_debug_mode(mode),
+    ),
     "the current folder": Setting(os.getcwd, os.chdir),
     "the signal handlers": Setting(
         lambda: {number: signal.getsignal(number) for number in signal.valid_signals()}, _restore_signal_handlers

@@ -7,12 +7,14 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from searchlight.trainables.isolation import settings
 from searchlight.trainables.isolation.process import SETTINGS, ProcessSnapshot
 from searchlight.trainables.registry import enter_task_folder, link_modules
 from searchlight.trainables.worker.messages import SegmentEnd
@@ -130,6 +132,31 @@ def test_every_setting_reads_what_was_written():
         if setting.write and ("CUDA" not in name or torch.cuda.is_available()):
             setting.write(before)
         assert setting.read() == before, name
+
+
+GPU_SETTINGS = {"per_process_memory_fraction": 0.45, "sync_debug_mode": 0}
+
+
+class OnGpu(Regression):
+    """Changes settings of its GPU."""
+
+    def build(self) -> None:
+        super().build()
+        torch.cuda.set_per_process_memory_fraction(0.1)
+        torch.cuda.set_sync_debug_mode(1)
+
+
+def test_settings_of_a_gpu_are_restored_for_the_next_trial(monkeypatch, tmp_path):
+    now = dict(GPU_SETTINGS)
+    monkeypatch.setattr(settings, "is_cuda_in_use", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    for name in now:
+        monkeypatch.setattr(torch.cuda, f"get_{name}", partial(now.get, name))
+        monkeypatch.setattr(torch.cuda, f"set_{name}", partial(now.__setitem__, name))
+    worker = worker_of(f"{HERE}:OnGpu")
+    assert run_in(tmp_path, worker)[-1].epoch == 1
+    assert (now, worker.recycle_reason) == (GPU_SETTINGS, "")
 
 
 def refuse(*value: Any) -> None:

@@ -13,14 +13,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from searchlight.trainables.isolation import resource_leaks
+from searchlight.trainables.isolation.resource_leaks import GIB, Memory, measure_gpu_memory
 from searchlight.trainables.worker import trial_runner
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd
 from tests.trainables.isolation.trials import run_in, worker_of
@@ -217,3 +220,47 @@ def test_memory_growth_beyond_the_cache_recycles_process(run, monkeypatch, fault
         run(worker, trial, fault=leaves)
         reasons.append(worker.recycle_reason)
     assert reasons == ["", "", reason]
+
+
+class Gpu:
+    """What torch and NVML say of a GPU on which loaded kernels grow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used: int | None = 0
+        self.processes = [SimpleNamespace(pid=1, usedGpuMemory=64 * GIB)]
+        monkeypatch.setattr(resource_leaks, "is_cuda_in_use", lambda: True)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="1-2"))
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", self.find)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: self.processes)
+
+    def find(self, uuid: str) -> str:
+        if self.used is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)  # as of a slice
+        assert uuid == "GPU-1-2"
+        return uuid
+
+    def grow_to(self, size: int | None) -> None:
+        self.used = size
+        self.processes[1:] = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=size)]
+
+
+def test_gpu_memory_that_torch_does_not_count_recycles_process(monkeypatch):
+    gpu, memory = Gpu(monkeypatch), Memory(1.0)
+    said = []
+    for trials, size in enumerate([2 * GIB, 5 * GIB // 2, 4 * GIB], start=1):
+        gpu.grow_to(size)
+        said.append(memory.describe_growth(trials, lambda kind: 0))
+    assert said == ["", "", "cuda memory of the process grew by 2.0 GiB over 3 trials"]
+    assert memory.describe_growth(4, lambda kind: GIB if kind == "cuda" else 0) == "", "what the cache holds is meant"
+
+
+@pytest.mark.parametrize("hidden", [None, "elsewhere"])
+def test_gpu_memory_that_the_driver_hides_is_no_growth(monkeypatch, hidden):
+    gpu, memory = Gpu(monkeypatch), Memory(1.0)
+    gpu.grow_to(2 * GIB if hidden else None)
+    if hidden:
+        del gpu.processes[1:]  # a container, in which the process has another number
+    assert measure_gpu_memory() is None
+    assert memory.describe_growth(1, lambda kind: 0) == ""
