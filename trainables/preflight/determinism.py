@@ -1,17 +1,21 @@
 """The check that a trial gives the same result again, also after another trial in the same process."""
 
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from searchlight.trainables.context import Context
+from searchlight.trainables.isolation.determinism import exact_arithmetic
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding
 from searchlight.trainables.preflight.observation import UNLIMITED
 from searchlight.trainables.task import Task, TaskConfig
 from searchlight.trainables.training.trainer import TrialTrainer
 
 Weights = dict[str, torch.Tensor]
+NO_ALGORITHM = re.compile(r"(\w+) does not have a deterministic implementation")  # torch's warning
 
 
 declare_kinds(
@@ -37,26 +41,35 @@ def find_irreproducible(
     """
     config = config.model_copy(update=UNLIMITED)
     other = config.model_copy(update={"seed": config.seed + 1})
-    first = _train(task_class(), config, context, windows)
+    first, lacking = _train(task_class(), config, context, windows)
     reset()
-    second = _train(task_class(), config, context, windows)
+    second, _ = _train(task_class(), config, context, windows)
     if (difference := _describe_difference(first, second)) is not None:
-        return [make_finding("not-reproducible", *difference)]
+        name, figure = difference
+        if lacking:
+            figure += f"; no deterministic algorithm for {', '.join(lacking)}"
+        return [make_finding("not-reproducible", name, figure)]
     if is_over():
         return []
     reset()
     _train(task_class(), other, context, windows)
     reset()
-    third = _train(task_class(), config, context, windows)
+    third, _ = _train(task_class(), config, context, windows)
     if (difference := _describe_difference(first, third)) is not None:
         return [make_finding("depends-on-earlier-trial", *difference)]
     return []
 
 
-def _train(task_class: type[Task[Any]], config: TaskConfig, context: Context, windows: int) -> Weights:
+def _train(
+    task_class: type[Task[Any]], config: TaskConfig, context: Context, windows: int
+) -> tuple[Weights, list[str]]:
+    """Return the weights after training, and the operations that torch has no deterministic algorithm for."""
     task = task_class(config, context.for_next_trial())
-    trainer = TrialTrainer(task)
-    trainer.run_epoch(lambda: trainer.windows >= windows)
+    # Here, since `reset` restores the settings of the process.
+    with exact_arithmetic(context.device), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer = TrialTrainer(task)
+        trainer.run_epoch(lambda: trainer.windows >= windows)
     weights = {
         f"{key}.{name}": value.detach().clone()
         for key, module in task.modules.items()
@@ -64,7 +77,8 @@ def _train(task_class: type[Task[Any]], config: TaskConfig, context: Context, wi
         if isinstance(value, torch.Tensor)
     }
     trainer.close()
-    return weights
+    lacking = dict.fromkeys(found[1] for warning in told if (found := NO_ALGORITHM.match(str(warning.message))))
+    return weights, list(lacking)
 
 
 def _describe_difference(first: Weights, second: Weights) -> tuple[str, str] | None:

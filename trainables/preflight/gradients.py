@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from searchlight.trainables.context import rng
+from searchlight.trainables.isolation.determinism import exact_arithmetic
 from searchlight.trainables.precision import Precision, autocast
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.task import Task
@@ -123,7 +124,8 @@ class Prober:
         task = self.task
         before, noting, noted = self._buffers.copy(), dict(task.noting), dict(task.noted)
         try:
-            with rng.isolated(task.context.generator, task.context.device, PROBE, seed):
+            device = task.context.device
+            with exact_arithmetic(device), rng.isolated(task.context.generator, device, PROBE, seed):
                 yield
         finally:
             self._buffers.restore(before)

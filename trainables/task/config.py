@@ -129,6 +129,10 @@ class TaskConfig(ConfigPart):
     gradient_check: Literal["skip", "module", "parameter"] = Field(
         "module", description="what must have a gradient in the first update"
     )
+    deterministic: bool = Field(
+        False,
+        description="same bits each time on a GPU, too; slower, and fails where an operation has no such algorithm",
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, data order and dropout")
 
     def total_updates(self, micro_batches: int) -> int:

@@ -18,6 +18,7 @@ from searchlight.trainables.checkpoint import fork, sharded
 from searchlight.trainables.checkpoint.placement import move_back, note_devices
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
+from searchlight.trainables.isolation.determinism import use_deterministic_algorithms
 from searchlight.trainables.precision import AUTO, Diverged, choose_common
 from searchlight.trainables.task import Task
 from searchlight.trainables.task.images import Picture
@@ -80,6 +81,8 @@ class TrialTrainer:
         self._usage = ResourceUsage(task.context.device)
         if task.config.precision == AUTO:
             task.precision = choose_common(task.context.gather(task.precision))
+        if task.config.deterministic:
+            use_deterministic_algorithms()
         # The same seed on all ranks, since a data split or a fixed projection that build draws must not differ.
         rng.seed(task.context.generator, 0, task.config.seed, 0, BUILD)
         task.build()

@@ -102,6 +102,7 @@ def _list_cuda(shadow: ShadowDevice) -> dict[str, Any]:
         **dict.fromkeys(ZERO, lambda *args, **kwargs: 0),
         "is_available": lambda: True,
         "device_count": lambda: 1,
+        "get_per_process_memory_fraction": lambda *args: 1.0,
         "is_bf16_supported": lambda *args, **kwargs: True,
         "is_current_stream_capturing": lambda: False,
         "synchronize": lambda *args, **kwargs: shadow.count_wait("synchronize()"),
