@@ -252,7 +252,7 @@ def test_function_that_waits_ends_before_its_workers_move(stretch, monkeypatch):
     thread = threading.Thread(target=GangMember(registry, "gang", runner).work)  # its heartbeats end with it
     thread.start()
     thread.join()
-    registry.end_gang.remote.assert_called_once_with("gang", reason)
+    registry.end_gang.remote.assert_called_once_with("gang", reason, False)
     assert train_functions.SEEN == ["closed 0"]
 
 
