@@ -10,7 +10,7 @@ from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
 from searchlight.trainables.command.settings import Flag
-from searchlight.trainables.command.template import format_value
+from searchlight.trainables.command.template import format_value, parse_list
 
 LISTED = 12  # names in a message
 EPOCHS = "epochs"  # it may only say how many reports a trial makes
@@ -135,6 +135,8 @@ def _make_flag(parameter: Parameter, option: ProgramOption, name: str) -> Flag:
     is_negative = any(isinstance(value, int | float) and value < 0 for value in parameter.values)
     if option.is_hydra:
         return Flag((f"{name}={{value}}",), is_hydra=True)
+    if option.is_list or option.count > 1:
+        return Flag((name, "{value}"), is_list=True)
     if option.sign == "=" or (is_negative and name.startswith("--")):  # -1e-05 looks like an option
         return Flag((f"{name}={{value}}",))
     return Flag((name, "{value}"))
@@ -154,15 +156,23 @@ def _find_problems(parameter: Parameter, option: ProgramOption, name: str, progr
     """Yield a line if the option `name` does not take the values of a parameter."""
     where, of_program = f"{parameter.source} {parameter.name}", f"{name} of {program}"
     kind = option.type if option.metavar else "bool"
-    values = [value for value in parameter.values if value is not None]
+    lists = [parse_list(value) for value in parameter.values]
+    takes_lists = option.is_list or option.count > 1
+    values = [
+        item
+        for value, items in zip(parameter.values, lists, strict=True)
+        for item in (items if items and takes_lists else [value])
+        if item is not None
+    ]
     wrong = [value for value in values if not _is_of_type(value, kind)]
     allowed = {choice.lower() for choice in option.choices}
     others = [value for value in values if format_value(value).lower() not in allowed]
-    if option.count > 1:
+    if option.count > 1 and any(items is None or len(items) != option.count for items in lists):
         named = " ".join(f"{{{parameter.name}{number}}}" for number in range(1, option.count + 1))
+        example = ",".join(["[" + ",".join("12"[: option.count]) + "]", "..."])
         yield (
-            f"{where} must be an option with one value, but {of_program} takes {option.count}. "
-            f"Name each in the command instead: {name} {named}."
+            f"{where} must be lists of {option.count} values like {example}, because {of_program} takes "
+            f"{option.count}. To search each value, name it in the command: {name} {named}."
         )
     elif wrong:
         told = f"takes {option.metavar.strip('<>')}" if option.metavar else "is a switch"

@@ -43,6 +43,7 @@ class ProgramOption:
         choices: The values that the program takes, or () if the text does not say them.
         is_hydra: Whether it is a key or a group of a Hydra config.
         default: The value that it has without the option, as text, or None if the text does not say it.
+        is_list: Whether it takes one word or more.
     """
 
     names: tuple[str, ...]
@@ -52,6 +53,7 @@ class ProgramOption:
     choices: tuple[str, ...] = ()
     default: str | None = None
     is_hydra: bool = False
+    is_list: bool = False
 
     @property
     def count(self) -> int:
@@ -100,11 +102,13 @@ def _parse_option(line: str, more: str) -> ProgramOption | None:
         metavar, sign = told[1] if told else "VALUE", "="
     if metavar.lower() == "<bool>":  # typer's switches
         metavar = ""
-    if re.match(r"\[[^\]]*\.\.\.\]$|\S+ \[.*\.\.\.\]$", metavar):  # one value or more
+    is_list = bool(re.match(r"\[[^\]]*\.\.\.\]$|\S+ \[.*\.\.\.\]$", metavar))
+    if is_list:
         metavar = metavar.removeprefix("[").split(" ")[0]
     kind = _find_type(metavar, description)
     sign = "=" if "=" in sign else " "
-    return ProgramOption(tuple(names), metavar, sign, kind, _find_choices(metavar), _find_default(description))
+    choices, default = _find_choices(metavar), _find_default(description)
+    return ProgramOption(tuple(names), metavar, sign, kind, choices, default, is_list=is_list)
 
 
 def _find_type(metavar: str, description: str) -> str:

@@ -1,5 +1,6 @@
 """Parsing of the range or the choices of a parameter, from text or from its field."""
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import NoneType, UnionType
@@ -10,6 +11,10 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from searchlight.search.errors import UsageError, format_validation_errors
+
+NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
+RANGE = re.compile(rf"[\[(]?\s*{NUMBER}\s*[:,-]\s*{NUMBER}\s*[\])]?(?::log)?")  # which other tools take for one
+COMMA = re.compile(r",(?![^\[\]()]*[\])])")  # but none within a list like [64,64]
 
 
 def get_declaration(field: FieldInfo) -> dict[str, Any] | None:
@@ -73,7 +78,7 @@ def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistributi
 
 def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     adapter = build_type_adapter(field)
-    choices = [choice.strip() for choice in text.split(",")]
+    choices = [choice.strip() for choice in COMMA.split(text)]
     try:
         values = [validate(f"--search {name}", adapter, choice) for choice in choices]
     except UsageError:
@@ -82,9 +87,10 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         raise
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
+        meant = RANGE.fullmatch(text)
+        remedy = f"Use {name}={meant[1]}..{meant[2]}" if meant else f"Fix one value with --set {name}={text}"
         raise UsageError(
-            f"--search {name} must be a range low..high or at least two different choices, but got {text!r}. "
-            f"Fix one value with --set {name}={text}."
+            f"--search {name} must be a range low..high or at least two different choices, but got {text!r}. {remedy}."
         )
     return CategoricalDistribution(values)
 

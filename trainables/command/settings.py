@@ -12,11 +12,13 @@ class Flag:
         on: Words in which "{value}" stands for the value, e.g. ("--lr", "{value}"). The words of a switch have none.
         off: The words of a switch whose value is false.
         is_hydra: Whether the words are an override of Hydra, which has a syntax for values.
+        is_list: Whether the program takes each item of a list as a word of its own, as with nargs of argparse.
     """
 
     on: tuple[str, ...]
     off: tuple[str, ...] = ()
     is_hydra: bool = False
+    is_list: bool = False
 
 
 @dataclass(frozen=True)

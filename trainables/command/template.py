@@ -1,5 +1,6 @@
 """Fills a command and its files with the parameters of a trial."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from searchlight.trainables.command.file_values import read_source, replace_values
 from searchlight.trainables.command.settings import CommandSettings, Flag
@@ -111,8 +114,19 @@ def list_flags(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str
             value = values[name]
             is_off = value is False and not any("{value}" in word for word in flag.on)
             text = format_override(value) if flag.is_hydra else format_value(value)
-            words += (word.replace("{value}", text) for word in (flag.off if is_off else flag.on))
+            items = (parse_list(value) or [value]) if flag.is_list else []
+            for word in flag.off if is_off else flag.on:
+                is_split = items and word == "{value}"
+                words += map(format_value, items) if is_split else [word.replace("{value}", text)]
     return words
+
+
+def parse_list(value: Any) -> list[Any] | None:
+    """Return a list, or the list that a text like [64, 64] is in YAML, or None for any other value."""
+    if isinstance(value, str) and re.fullmatch(r"\[.*\]", value):
+        with contextlib.suppress(yaml.YAMLError):
+            value = yaml.safe_load(value)
+    return value if isinstance(value, list) else None
 
 
 def format_value(value: Any) -> str:
@@ -130,8 +144,8 @@ def format_override(value: Any) -> str:
     >>> print(format_override(["a,b", "it's", 0.1, None, "c\\"]))
     ['a,b','it\'s',0.1,null,'c\\']
     """
-    if isinstance(value, list):
-        return f"[{','.join(map(format_override, value))}]"
+    if (items := parse_list(value)) is not None:
+        return f"[{','.join(map(format_override, items))}]"
     if not isinstance(value, str) or _HYDRA_WORD.fullmatch(value):
         return format_value(value)
     escaped = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)

@@ -6,6 +6,7 @@ from searchlight.search.command.flags import Parameter, choose_flags, fill_style
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import Flag
+from searchlight.trainables.command.template import list_flags
 
 OPTIONS = [
     ProgramOption(("--lr", "--learning-rate"), "LR"),
@@ -64,7 +65,8 @@ def test_option_of_the_name_takes_the_parameter(name, values, flag):
         ("lr", [True, False], "must not be true,false, because --lr of train.py takes a word: with type=bool of "
          "argparse, False is true as well. If the program reads it right, name it in the command: --lr {lr}."),
         ("optimizer", ["adam", "lion"], "adam or sgd, because --optimizer of train.py takes no others, but got lion."),
-        ("betas", [0.9], "takes 2. Name each in the command instead: --betas {betas1} {betas2}."),
+        ("betas", [0.9], "must be lists of 2 values like [1,2],..., because --betas of train.py takes 2. "
+         "To search each value, name it in the command: --betas {betas1} {betas2}."),
     ],
 )  # fmt: skip
 def test_parameter_that_the_program_does_not_take_is_refused(name, values, message):
@@ -72,6 +74,16 @@ def test_parameter_that_the_program_does_not_take_is_refused(name, values, messa
         choose(name, *values)
     assert str(error.value).startswith(f"--search {name} ")
     assert str(error.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("metavar", "value"),
+    [("LAYERS [LAYERS ...]", "[64, 32]"), ("[LAYERS ...]", [64, 32]), ("LAYERS LAYERS", "[64,32]")],
+)
+def test_option_of_several_values_takes_a_list(metavar, value):
+    options = parse_help(f"usage: train.py\n\n  --layers {metavar}  widths\n")
+    flags = choose_flags(options, [Parameter("layers", "--search", [value])], "train.py")
+    assert list_flags(flags, {"layers": value}) == ["--layers", "64", "32"]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class Config(TaskConfig):
     hidden: int = Field(16, ge=1, le=512)
     clip: float | None = None
     bias: bool = True
+    name: str = "a"
     scale_growth: int = searchable(100, low=10, high=1000, log=True, when={"precision": "fp16"})
     inner: Inner = Inner()
 
@@ -97,6 +98,10 @@ def test_field_without_a_declared_range_can_be_searched():
                                              "'8..64:step=8:log'."),
         ({}, {"precision": "fp32"}, "--search precision must be a range low..high or at least two different choices, "
                                     "but got 'fp32'. Fix one value with --set precision=fp32."),
+        ({}, {"name": "0.001:1"}, "--search name must be a range low..high or at least two different choices, "
+                                  "but got '0.001:1'. Use name=0.001..1."),
+        ({}, {"name": "[1e-3, 1]"}, "--search name must be a range low..high or at least two different choices, "
+                                    "but got '[1e-3, 1]'. Use name=1e-3..1."),
         ({}, {"bias": "0..1"}, "--search bias must be a list of choices like a,b, but got '0..1': "
                                "it is not a number."),
         ({"lr": "1e-3"}, {"lr": "1e-3..1e-2"}, "lr must be set or searched, but got both. Drop one of them."),
