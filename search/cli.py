@@ -74,14 +74,14 @@ def print_best(name: str, format: str, storage: str | None) -> None:
     They are the searched ones and those of --set, of the confirmed config if there is one. NAME may be a folder.
     """
     from searchlight.search.analysis.result import SearchResult
-    from searchlight.search.reporting.best_params import FORMATS, format_args, read_flags, select_params
+    from searchlight.search.reporting.best_params import FORMATS, format_command_args, select_params
     from searchlight.search.study.record import load_search
 
     result = SearchResult.from_record(load_search(resolve_place(name, parse_storage(storage or "runs"))))
     if result.best is None:
         raise UsageError(f"name must be a search with a result, but no trial of {result.name} has one.")
     params = select_params(result)
-    text = format_args(params, read_flags(result)) if format == "args" else FORMATS[format](params)
+    text = format_command_args(params, result.searched.about) if format == "args" else FORMATS[format](params)
     print(text.rstrip("\n"))
 
 

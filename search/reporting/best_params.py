@@ -3,14 +3,17 @@
 import pprint
 import shlex
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import yaml
 
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.formatting import format_value
+from searchlight.search.command.flags import EPOCHS
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import format_value, join_words
 from searchlight.trainables.command.settings import Flag
-from searchlight.trainables.command.template import list_flags
+from searchlight.trainables.command.template import fill_text, find_placeholders, list_flags
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.flatten import flatten
@@ -30,19 +33,42 @@ def select_params(result: SearchResult) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def format_args(params: Mapping[str, Any], flags: Mapping[str, Flag] | None = None) -> str:
-    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]', or by the flags of the searched command."""
+def format_args(params: Mapping[str, Any]) -> str:
+    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]'."""
+    return shlex.join(word for name, value in params.items() for word in (f"--{name}", str(value)))
+
+
+def format_command_args(params: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """Return `params` as the words with which a searched command takes them. A task has none of its own.
+
+    Args:
+        about: The metadata of the search.
+
+    Raises:
+        UsageError: The command does not take one of them as an argument.
+    """
+    command = about.get("config", {}).get("command")
+    if not command:
+        return format_args(params)
+    flags = {
+        name: Flag(**{**each, "on": tuple(each["on"]), "off": tuple(each["off"])})
+        for name, each in about.get("flags", {}).items()
+    }
+    places = {name.replace("-", "_") for name in find_placeholders(command)}
+    # A program may get its number of reports in another way, e.g. as a constant.
+    missing = [name for name in params if name not in {*flags, EPOCHS} and name.replace("-", "_") not in places]
+    if missing:
+        raise UsageError(
+            f"--format must be yaml or python, because the command takes no argument for {join_words(missing)}."
+        )
+    texts = {name.replace("-", "_"): format_value(value) for name, value in params.items()}
     words: list[str] = []
-    for name, value in params.items():
-        flag = (flags or {}).get(name)
-        words += list_flags({name: flag}, params) if flag else (f"--{name}", str(value))
-    return shlex.join(words)
-
-
-def read_flags(result: SearchResult) -> dict[str, Flag]:
-    """Return how the command of a search takes its parameters, by name. Empty for a task."""
-    stored = result.searched.about.get("flags", {})
-    return {name: Flag(tuple(each["on"]), tuple(each["off"]), each["is_hydra"]) for name, each in dict(stored).items()}
+    for before, word in pairwise(("", *command)):
+        names = [name.replace("-", "_") for name in find_placeholders([word])]
+        if names and all(name in texts for name in names):
+            words += [before] if before.startswith("-") and "=" not in before and not word.startswith("-") else []
+            words.append(fill_text(word, texts))
+    return shlex.join([*words, *list_flags(flags, params)])
 
 
 def format_yaml(params: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import searchlight
-from searchlight.search.reporting.best_params import FORMATS, format_args, write_best_params
+from searchlight.search.reporting.best_params import FORMATS, format_command_args, write_best_params
 from searchlight.trainables.command.settings import Flag
 from tests.search.stored_studies import Search
 
@@ -38,22 +38,32 @@ def test_formats_can_be_read_back():
     assert dict(zip(words[::2], words[1::2], strict=True)) == expected
 
 
-def test_args_have_the_style_of_the_searched_command(search, tmp_path):
+def test_args_have_the_style_of_the_searched_command():
     flags = {
         "lr": Flag(("--learning-rate={value}",)),
         "fp16": Flag(("--fp16",), ("--no-fp16",)),
         "cache": Flag(("--cache",)),
         "layers": Flag(("layers={value}",), is_hydra=True),
         "absent": Flag(("--absent",)),
+        "betas": Flag(("--betas", "{value}"), is_list=True),
     }
-    values = {"cache": False, "name": "a b", "layers": ["a,b", 2], "fp16": False, "lr": 1e-05}
-    assert shlex.split(format_args(values, flags)) == [
-        "--name", "a b", "layers=['a,b',2]", "--no-fp16", "--learning-rate=1e-05",
+    command = ["python", "train.py", "--optim.name={name}", "--depth", "{model-depth}", "--out={trial_dir}", "{data}"]
+    about = {"config": {"command": command}, "flags": {name: asdict(flag) for name, flag in flags.items()}}
+    values = {"cache": False, "name": "a b", "layers": ["a,b", 2], "fp16": False, "lr": 1e-05, "betas": "[0.9, 0.99]"}
+    values |= {"model_depth": 3, "data": "x.bin", "epochs": 9}
+    assert shlex.split(format_command_args(values, about)) == [
+        "--optim.name=a b", "--depth", "3", "x.bin",
+        "--learning-rate=1e-05", "--no-fp16", "layers=['a,b',2]", "--betas", "0.9", "0.99",
     ]  # fmt: skip
-    stored = {name: asdict(flag) for name, flag in flags.items()}
-    search.study.save_metadata({**search.study.metadata, "flags": {**stored, "inner.depth": asdict(flags["layers"])}})
+
+
+def test_args_are_refused_if_the_command_does_not_take_all(search, tmp_path):
+    about = {**search.study.metadata["config"], "command": ["python", "train.py", "--lr={lr}"]}
+    search.study.save_metadata({**search.study.metadata, "config": about, "flags": {}})
     search.store.close()
-    assert best(tmp_path, "--format", "args").stdout.split()[-1] == "layers=2"
+    refused = best(tmp_path, "--format", "args")
+    rule = "--format must be yaml or python, because the command takes no argument for inner.depth.\n"
+    assert (refused.exit_code, refused.stderr) == (2, rule)
 
 
 def test_best_config_is_printed_with_what_set_gives(search, tmp_path):
