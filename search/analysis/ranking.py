@@ -39,7 +39,7 @@ def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -
         "outcome": [get_outcome(trial) for trial in ranked],
         "epochs": [str(max(intermediate_values(trial), default=0)) for trial in ranked],
     }
-    seconds = [max(cumulative_cost(get_reports(trial), "gpu-seconds").values(), default=0.0) for trial in ranked]
+    seconds = [_get_seconds(trial) for trial in ranked]
     if any(seconds):
         columns["GPU-s" if has_gpu(trials) else "worker-s"] = [
             format_amount(amount) if amount else "-" for amount in seconds
@@ -52,6 +52,13 @@ def trial_rows(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -
     for name in dict.fromkeys(name for trial in trials for name in trial.params):
         columns[name] = [format_value(trial.params.get(name, "-")) for trial in ranked]
     return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+def _get_seconds(trial: FrozenTrial) -> float:
+    """Return the GPU-seconds of all epochs of `trial`, also of those that were trained again."""
+    reports = get_reports(trial)
+    again = sum(report.get("repeated_s", 0.0) for report in reports.values())
+    return max(cumulative_cost(reports, "gpu-seconds").values(), default=0.0) + float(again)
 
 
 def has_gpu(trials: Sequence[FrozenTrial]) -> bool:

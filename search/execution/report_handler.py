@@ -251,10 +251,12 @@ class ReportHandler:
         trial = self.study.get_trial(number)
         if epoch in intermediate_values(trial):  # repeated, since its checkpoint could not be read
             before = get_reports(trial)[epoch]
+            again = before.get("repeated_s", 0.0) + report.costs.get("gpu_seconds", 0.0)
+            content = {**before, "repeated_s": again, "checkpoint": report.checkpoint or before["checkpoint"]}
+            self.study.record_report(number, epoch, content)
             if report.checkpoint is not None:
-                self.study.record_report(number, epoch, {**before, "checkpoint": report.checkpoint})
                 self.checkpoints.replace(number, epoch, before["checkpoint"], report.checkpoint)
-                trial = self.study.get_trial(number)
+            trial = self.study.get_trial(number)
         else:
             self._losses.pop(number, None)
             self.spent += epoch_cost(content, self._unit)
@@ -375,6 +377,6 @@ def _build_error(number: int, reason: str, traceback: StoragePath | None, place:
     return UsageError(
         f"trial {number} failed before its first report: {reason}.",
         *([f"Its traceback is in {traceback}."] if traceback else []),
-        f"No other trial begins. Correct the task and run {resume_command(place)}, or add --no-preflight. "
-        "If a --set or --search is wrong, begin a new search: a resumed one keeps them.",
+        "No other trial begins. If an option like --objective or --search is wrong, begin a new search: a resumed one "
+        f"keeps it. Else correct the task and run {resume_command(place)}, or add --no-preflight.",
     )

@@ -89,6 +89,8 @@ def test_rows_have_seconds_of_gpus_or_workers_and_small_values():
         ("3e-07", "1"),
         ("2e-06", "-"),
     ]
+    measured.user_attrs["report/1"]["repeated_s"] = 4.0
+    assert trial_rows([measured], [VAL_SCORE])[1][3] == "5", "an epoch that was trained again"
     measured.user_attrs["report/2"]["metrics"]["sys/gpu_memory_gib"] = 1.5
     head, *_ = trial_rows([measured], [Objective("val/score", "min")])
     assert "GPU-s" in head

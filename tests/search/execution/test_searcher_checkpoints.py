@@ -105,14 +105,16 @@ def test_repeated_epoch_is_kept_and_not_told_again(make_searcher, caplog):
     assert f"trial 0: {note}" in caplog.text
 
 
-def test_repeated_report_without_a_checkpoint_changes_nothing(make_searcher):
+def test_repeated_report_without_a_checkpoint_only_costs(make_searcher):
     searcher, study, watching = make_searcher(trials=1)
     searcher.suggest("t0")
     report(searcher, "t0", 1, 0.3, done=True, checkpoint=None)
     segment = searcher.suggest("t1")["segment"]
     assert (segment.epoch, segment.checkpoints) == (1, [None])
-    report(searcher, "t1", 1, 0.7, checkpoint=None)
+    for _ in range(2):
+        report(searcher, "t1", 1, 0.7, checkpoint=None, costs={"gpu_seconds": 2.0})
     assert study.get_trial(0).intermediate_values == {1: 0.3}
+    assert get_reports(study.get_trial(0))[1]["repeated_s"] == 4.0, "which only the table counts"
     assert get_reports(study.get_trial(0))[1]["metrics"] == {"val/loss": 0.3}
     assert watching.find("reported") == [("reported", 0, 1)]
 
