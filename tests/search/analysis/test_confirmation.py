@@ -212,6 +212,23 @@ def test_intervals_hold_most_true_differences():
     assert 0.82 < np.mean(held) < 0.97
 
 
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_interval_of_a_mean_holds_if_a_seed_moves_all_runs_alike(seeds):
+    draw, held, noises = random.Random(5), [], []
+    for _ in range(60):
+        shifts = [draw.gauss(0, 10) for _ in range(seeds)]
+        means = {trial: draw.gauss(0, 1.5) for trial in (1, 2)}
+        runs = {
+            trial: {n: mean + shift + draw.gauss(0, 1) for n, shift in enumerate(shifts)}
+            for trial, mean in means.items()
+        }
+        found = estimate_confirmation(runs, VAL_SCORE)
+        held += [config.interval[0] <= means[config.trial] <= config.interval[1] for config in found.configs]
+        noises.append(found.noise)
+    assert 0.8 < np.mean(held) < 0.97
+    assert 5 < np.mean(noises) < 15
+
+
 def test_numbers_of_a_statement_have_two_digits_of_the_interval():
     found = estimate_confirmation(run_all({4: 0.87, None: 0.81}, noise=0.01), VAL_SCORE)
     best = dataclasses.replace(
