@@ -1,6 +1,7 @@
 """The program of a trial as a child process: started in a session of its own, read, and stopped with all it started."""
 
 import contextlib
+import io
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import psutil
 
 KEPT_LINES = 20  # of the output, for the message of a failure
 LONGEST_LINE = 10_000  # bytes that are searched for metrics
+LARGEST_OUTPUT = 2**25  # bytes of the file, of which the first and the last quarter are then kept
 READ_S = 2.0  # how long to read on when the program and all that it started have ended
 POLL_S = 0.02
 ORPHAN_S = 1.0  # between SIGTERM and SIGKILL if nobody hears the program any more: what it reports is lost
@@ -42,6 +44,8 @@ class Process(Protocol):
 class OutputReader:
     """Reads the output of a program from a pipe, in a thread, and appends it to a file.
 
+    Of an output that is larger than LARGEST_OUTPUT, the file keeps the begin and the end.
+
     Args:
         pipe: The file descriptor to read from, which is closed at the end.
         path: The file.
@@ -52,6 +56,7 @@ class OutputReader:
         self._pipe, self._path, self._on_line = pipe, path, on_line
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._is_overwritten = False  # as the states of a progress bar are, which end with a carriage return
+        self._left_out = 0  # bytes
         self._thread = threading.Thread(target=self._read, daemon=True, name="output-reader")
         self._thread.start()
 
@@ -65,15 +70,26 @@ class OutputReader:
 
     def _read(self) -> None:
         rest = b""
-        with self._path.open("ab", buffering=0) as file:
+        with self._path.open("a+b", buffering=0) as file:
             while block := os.read(self._pipe, 2**16):
                 file.write(block)
+                if file.tell() > LARGEST_OUTPUT:
+                    self._cut(file)
                 *parts, rest = re.split(rb"(\r\n|\r|\n)", rest + block)
                 rest = rest[-LONGEST_LINE:]
                 for line, end in zip(parts[::2], parts[1::2], strict=True):
                     self._give(line, end)
         self._give(rest, b"\n")
         os.close(self._pipe)
+
+    def _cut(self, file: io.FileIO) -> None:
+        """Leave out the middle of a file that is too large, also what was left out before."""
+        kept, size = LARGEST_OUTPUT // 4, file.tell()
+        file.seek(size - kept)
+        end = file.read(kept) or b""
+        self._left_out += size - 2 * kept
+        file.truncate(kept)
+        file.write(f"\n--- searchlight: some {self._left_out} bytes are left out here ---\n".encode() + end)
 
     def _give(self, line: bytes, end: bytes) -> None:
         if line.strip():

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from searchlight.trainables.command import process
 from searchlight.trainables.command.process import MARK, ChildProcess, list_processes, start_process
 
 SHORT_S = 0.2  # a grace in which no process ends that ignores SIGTERM
@@ -137,3 +138,47 @@ def test_program_ends_if_the_process_that_started_it_is_killed(tmp_path):
 def test_missing_program_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         start_process(["no-such-program"], {}, tmp_path, tmp_path / "output.txt")
+
+
+def test_long_output_keeps_its_begin_and_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "LARGEST_OUTPUT", 4000)
+    program = Program("for n in range(2000): print(n)", tmp_path)
+    assert program.process.wait() == 0
+    program.process.close()
+    begin, note, end = program.output.read_text().partition("--- searchlight: ")
+    assert len(begin + end) < 5000
+    assert begin.startswith("0\n1\n2\n")
+    assert end.endswith("1998\n1999\n")
+    assert note + end.splitlines()[0] == "--- searchlight: some 6890 bytes are left out here ---"
+    assert program.lines.qsize() == 2000, "all are read"
+
+
+RANKS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("rank", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True], ids=["a stop", "a killed launcher"])
+def test_ranks_that_outlive_torchrun_are_ended_after(is_killed, tmp_path):
+    (tmp_path / "train.py").write_text(RANKS)
+    lines: queue.Queue[str] = queue.Queue()
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    environment = {**os.environ, MARK: "torchrun", "OMP_NUM_THREADS": "1"}
+    launcher = start_process(words, environment, tmp_path, tmp_path / "output.txt", lines.put, SHORT_S)
+    ranks: list[psutil.Process] = []
+    while len(ranks) < 2:
+        line = lines.get()
+        ranks += [psutil.Process(int(line.split()[1]))] if line.startswith("rank ") else []
+    assert {os.getpgid(rank.pid) for rank in ranks} - {launcher.pid}, "they have left its group"
+    if is_killed:
+        os.kill(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+        launcher.close()
+    else:
+        launcher.stop()
+    assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
+    assert list_processes(launcher.pid, "torchrun") == []
