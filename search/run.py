@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,6 +17,7 @@ if __name__ == "__main__":  # from a clone, which need not be installed
 
 import click
 
+from searchlight.search.command.options import LAUNCHERS
 from searchlight.search.config import load_config
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
@@ -71,7 +73,18 @@ class RunCommand(Command):
             args, ctx.params["command"] = args[:at], tuple(args[at + 1 :])
             if not ctx.params["command"]:
                 ctx.fail("a command must follow --, e.g. -- python train.py --seed {seed}")
-        return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, [*args])
+            words = [ctx.params["task"], *ctx.params["more"]]
+            if all("=" in word for word in words[1:]):
+                return rest
+        except click.UsageError:  # of an option of the program, e.g. -m of python
+            words = args
+        program = next((place for place, word in enumerate(words) if LAUNCHERS.fullmatch(Path(word).name)), None)
+        if program is None:
+            return super().parse_args(ctx, args)
+        ctx.fail(f"a command must follow --, but got none. Use -- {shlex.join(words[program:])}")
 
 
 @click.command(cls=RunCommand, params=PARAMETERS)

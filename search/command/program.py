@@ -12,8 +12,8 @@ from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.command.destinations import SEED, resolve_parameters
 from searchlight.search.command.flags import Parameter
-from searchlight.search.command.options import CommandOptions
-from searchlight.search.errors import UsageError
+from searchlight.search.command.options import LAUNCHERS, CommandOptions
+from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.settings import CommandSettings
@@ -36,7 +36,7 @@ def build_settings(
     folder = Path(options.folder)
     if not folder.is_dir():
         raise UsageError(f"the command must run in the folder that it was given in, but there is no {folder}.")
-    find_program(options.command)
+    find_program(options.command, folder)
     found = resolve_parameters(options, [*_list_parameters(space, fixed)], folder)
     return CommandSettings(
         words=options.command,
@@ -72,25 +72,30 @@ def takes_seed(settings: CommandSettings) -> bool:
     return SEED in {*targets, *settings.flags, *find_placeholders(settings.words)}
 
 
-def describe_choices(settings: CommandSettings) -> tuple[str, ...]:
-    """Return a line for each restriction of a search by its command."""
+def describe_choices(settings: CommandSettings, scheduler: str) -> tuple[str, ...]:
+    """Return a line for each restriction of a search by its command. `scheduler` is the name of the scheduler."""
     lines = []
     if not settings.can_resume:
         lines.append(
-            "trials end early but do not pause: the command cannot resume without {checkpoint_dir} or --resume-with"
+            f"scheduler {scheduler}: no trial pauses, because the command cannot resume without {{checkpoint_dir}} or "
+            "--resume-with"
         )
     if not takes_seed(settings):
         lines.append("no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME")
     return tuple(lines)
 
 
-def find_program(words: Sequence[str]) -> str:
-    """Return the path of the program that a command starts.
+def find_program(words: Sequence[str], folder: Path) -> str:
+    """Return the path of the program that a command starts in `folder`.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none, or no script of the name that it must have.
     """
     if found := shutil.which(words[0]):
+        scripts = [word for word in words if re.fullmatch(r"[^-=*{}\s][^=*{}\s]*\.(py|sh)", word)]
+        if LAUNCHERS.fullmatch(Path(words[0]).name) and scripts and not (folder / scripts[0]).exists():
+            near = suggest_nearest(scripts[0], [path.name for path in folder.glob(f"*{Path(scripts[0]).suffix}")])
+            raise UsageError(f"the command must name a script, but there is no {folder / scripts[0]}. {near}".rstrip())
         return found
     remedy = "Name one that is installed, or give its path."
     if words[0].endswith(".py"):

@@ -1,7 +1,9 @@
 """The plan of a search, checked in everything that needs no Ray."""
 
+import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -39,8 +41,11 @@ from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
+from searchlight.trainables.command.output import OutputPatterns
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.trial_folder import TRIALS
+
+NEAR = 0.84  # ratio of difflib: "los" is near to "loss", and "val_loss" is not
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ def plan(config: SearchConfig) -> SearchPlan:
         space, notes = leave_out_fp16(config, space)
     search_plan = build_plan(config, source, space)
     if search_plan.command:
-        notes += describe_choices(search_plan.command)
+        notes += describe_choices(search_plan.command, config.scheduler)
     search_plan = replace(search_plan, notes=notes)
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
@@ -216,6 +221,16 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     return SearchPlan(config, source, space, schedule, objectives, command=command)
 
 
+def _find_unread_objectives(config: SearchConfig, objectives: Sequence[Objective]) -> Iterator[str]:
+    """Yield a line for each objective that is nearly the name of a --metric, but is none of them."""
+    with suppress(ValueError):  # `config` has said so
+        read = OutputPatterns(config.metric).names
+        for metric in {objective.metric for objective in objectives} - read:
+            for near in difflib.get_close_matches(metric, read, n=1, cutoff=NEAR):
+                rule = f"--objective {metric} must be a metric of the command, but --metric names {near}."
+                yield f"{rule} Use {near}. If the program has both, give --metric another name."
+
+
 def _parse_config_and_objectives(
     config: SearchConfig, source: TaskSource
 ) -> tuple[type[BaseModel], tuple[Objective, ...]]:
@@ -224,7 +239,7 @@ def _parse_config_and_objectives(
     declared = Objective(task.objective, task.mode) if task else None
     objectives, problems = parse_objectives(config.objective, declared, source.name)
     if config.command:
-        problems += config.find_command_problems()
+        problems += [*config.find_command_problems(), *_find_unread_objectives(config, objectives)]
     elif task is None:
         problems += config.find_function_problems()
     elif config.makes_model:

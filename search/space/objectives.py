@@ -87,10 +87,10 @@ def parse_objectives(
 
     for metric, mode in given:
         if mode is None:
-            problems.append(
-                f"--objective {metric} must say which values are better, but does not. "
-                f"Use {metric}:max or {metric}:min."
-            )
+            name, _, word = metric.rpartition(":")
+            meant = [f"{name}:{mode}" for mode in MODES if name and word.lower().startswith(mode)]
+            remedy = " or ".join(meant or [f"{metric}:max", f"{metric}:min"])
+            problems.append(f"--objective {metric} must say which values are better, but does not. Use {remedy}.")
     for metric, times in Counter(metric for metric, _ in parsed).items():
         if not metric:
             problems.append("--objective must name a metric, but got ''.")

@@ -46,9 +46,8 @@ def test_parameters_reach_the_program_by_its_own_options(make_plan, tmp_path):
     assert planned.command.trial_root == str(tmp_path / "runs" / "a" / "trials")
     assert planned.command.objectives == ("loss",)
     assert planned.confirmation is not None
-    assert planned.notes == (
-        "trials end early but do not pause: the command cannot resume without {checkpoint_dir} or --resume-with",
-    )
+    reason = "because the command cannot resume without {checkpoint_dir} or --resume-with"
+    assert planned.notes == (f"scheduler median: no trial pauses, {reason}",)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +118,20 @@ def test_option_that_a_command_cannot_follow_is_refused(make_plan, options, prob
 def test_missing_program_is_refused(make_plan, words, remedy):
     config = SearchConfig(command=words, objective="loss:min", search={"lr": "1..2"})
     expected = f"the command must begin with a program, but there is no {words[0]}. {remedy}"
+    assert problems_of(lambda: plan(resolve_config(config))) == [expected]
+
+
+def test_misspelt_metric_is_refused_before_the_search(make_plan):
+    read = ["loss=loss ([0-9.]+)", "val_loss=val ([0-9.]+)"]
+    [problem] = problems_of(lambda: make_plan(objective="los:min", metric=read))
+    assert problem.startswith("--objective los must be a metric of the command, but --metric names loss. Use loss.")
+    assert make_plan(objective="eval_accuracy:max", metric=read), "it may come from the Trainer"
+
+
+@pytest.mark.parametrize("words", [["trian.py"], ["-u", "trian.py", "--lr", "{lr}"]])
+def test_missing_script_is_refused_by_its_own_path(make_plan, tmp_path, words):
+    config = SearchConfig(command=[sys.executable, *words], objective="loss:min", search={"lr": "1..2"})
+    expected = f"the command must name a script, but there is no {tmp_path / 'trian.py'}. Did you mean 'train.py'?"
     assert problems_of(lambda: plan(resolve_config(config))) == [expected]
 
 

@@ -254,6 +254,8 @@ def test_each_option_reaches_the_config_by_its_key():
         (["arc", "--trials"], "Option '--trials' requires an argument."),
         (["arc", "--mode", "max"], "--mode is gone. Use --objective METRIC:min or METRIC:max."),
         (["--trials", "3", "--"], "a command must follow --, e.g. -- python train.py --seed {seed}"),
+        (["--trials", "3", "python", "train.py"], "a command must follow --, but got none. Use -- python train.py"),
+        (["--quiet", "python3", "-m", "train"], "a command must follow --, but got none. Use -- python3 -m train"),
         (["arc", "--quiet=1"], "Option '--quiet' does not take a value."),
     ],
 )

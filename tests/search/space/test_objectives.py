@@ -57,6 +57,8 @@ def test_objectives_of_a_file_survive_yaml(tmp_path):
         ({"objective": ["val/score", "time/epoch_s"]},
          ["--objective time/epoch_s must say which values are better, but does not. "
           "Use time/epoch_s:max or time/epoch_s:min."]),
+        ({"objective": ["val/score", "time/epoch_s:minimize"]},
+         ["--objective time/epoch_s:minimize must say which values are better, but does not. Use time/epoch_s:min."]),
         ({"objective": ["val/score", SPEED, SPEED]},
          ["--objective time/samples_per_s must be given once, but got it 2 times."]),
         ({"objective": ["val/score", ":max"]}, ["--objective must name a metric, but got ''."]),
