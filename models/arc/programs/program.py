@@ -149,8 +149,10 @@ class Executor:
         changed = None if grids is None else OPERATIONS[operation].transform(grids, self._outputs)
         if changed is None or grids is None:
             return None
-        pairs = zip(changed[: len(self._outputs)], grids, strict=False)
-        return None if all(np.array_equal(new, old) for new, old in pairs) else changed  # type: ignore[arg-type]
+        shown = slice(len(self._outputs))
+        pairs = zip(changed[shown], grids[shown], strict=True)
+        is_same = all(new is not None and old is not None and np.array_equal(new, old) for new, old in pairs)
+        return None if is_same else changed
 
     def _choose(self, grids: Grids, before: Grids) -> tuple[tuple[Grids, ...], Readout] | None:
         """Choose what the readout looks at: the grids alone, or also those before the last step, or the inputs.
