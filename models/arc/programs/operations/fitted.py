@@ -85,8 +85,8 @@ def find_mode(cells: NDArray[np.uint8]) -> Any:
     return np.argmax([(cells == color).sum(-1) for color in range(COLORS)], axis=0)
 
 
-def merge_pieces(merge: Callable[[NDArray[np.uint8]], Any]) -> Sized:
-    """Return a function that cuts the grid into `factors` pieces, then merges these, shape (pieces, height, width)."""
+def merge_blocks(merge: Callable[[NDArray[np.uint8]], Any]) -> Sized:
+    """Return a function that cuts the grid into `factors` blocks, then merges these, shape (blocks, height, width)."""
 
     def apply(grid: Grid, factors: Size) -> Any:
         size = (grid.shape[0] // factors[0], grid.shape[1] // factors[1])
@@ -154,19 +154,19 @@ OPERATIONS = (
         fit=fit_size(read_shrinkage, pool_blocks(find_mode)),
     ),
     Operation(
-        "first_piece_on_top",
-        "lay equal pieces over each other, the first on top",
-        fit=fit_size(read_shrinkage, merge_pieces(lambda pieces: layer(*pieces))),
+        "first_block_on_top",
+        "lay equal blocks over each other, the first on top",
+        fit=fit_size(read_shrinkage, merge_blocks(lambda blocks: layer(*blocks))),
     ),
     Operation(
-        "last_piece_on_top",
-        "lay equal pieces over each other, the last on top",
-        fit=fit_size(read_shrinkage, merge_pieces(lambda pieces: layer(*pieces[::-1]))),
+        "last_block_on_top",
+        "lay equal blocks over each other, the last on top",
+        fit=fit_size(read_shrinkage, merge_blocks(lambda blocks: layer(*blocks[::-1]))),
     ),
     Operation(
-        "count_in_pieces",
-        "count the equal pieces that are colored at each cell",
-        fit=fit_size(read_shrinkage, merge_pieces(lambda pieces: clip_colors((pieces > 0).sum(0)))),
+        "count_in_blocks",
+        "count the equal blocks that are colored at each cell",
+        fit=fit_size(read_shrinkage, merge_blocks(lambda blocks: clip_colors((blocks > 0).sum(0)))),
     ),
     Operation(
         "upper_left_corner",
