@@ -108,7 +108,7 @@ def test_files_take_values_and_the_command_the_path_of_the_copy(tmp_path):
     assert launch.files == copies
 
 
-TEXTS = ["adam", "a,b", "a b", " a", "it's", "{a: 1}", "x=1", "(a)", "[a]", 'say "a"', "a\\", "\\'", "", "a\n"]
+TEXTS = ["adam", "a,b", "a b", " a", "it's", "{a: 1}", "x=1", "(a)", "[a", 'say "a"', "a\\", "\\'", "", "a\n"]
 TEXTS += ["12", "1e-5", "true", "null", "data/a.bin", "http://x:80/y", "-x"]
 
 
@@ -119,6 +119,12 @@ def test_hydra_reads_an_override_as_the_same_value(value):
     override = parser.parse_override(word)
     assert not override.is_sweep_override()
     assert [override.key_or_group, override.value()] == ["key", value]
+
+
+def test_hydra_reads_the_text_of_a_list_as_a_list():
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    [word] = list_flags({"key": Flag(("key={value}",), is_hydra=True)}, {"key": "[64, adam, [0.5]]"})
+    assert parser.parse_override(word).value() == [64, "adam", [0.5]], "choices of a search are texts"
 
 
 @pytest.mark.parametrize(
