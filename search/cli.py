@@ -1,4 +1,4 @@
-"""The command searchlight, which an installation provides: run, resume, report and list searches."""
+"""The command searchlight, which an installation provides: run, check, resume, report and list searches."""
 
 import re
 from pathlib import Path
@@ -20,6 +20,10 @@ for _parameter in RESUMABLE:
     if isinstance(_parameter, click.Option) and _parameter.name != "storage" and _parameter.help:
         _parameter.help = re.sub(" Default: .*", " Default: as before.", _parameter.help)
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
+SET = [parameter for parameter in run.PARAMETERS if parameter.name == "set"]
+DEVICE = click.Option(
+    ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
+)
 FORMAT = click.Option(
     ["--format"], type=click.Choice(["yaml", "args", "python"]), default="yaml", help="What to print. Default: yaml."
 )
@@ -59,6 +63,17 @@ searchlight.add_command(
 def resume(name: str, as_json: bool, **options: Any) -> None:
     """Resume the search NAME, to finish it or to add trials."""
     run.resume_search(name, as_json, options)
+
+
+@searchlight.command("check", cls=Command, params=[*run.PARAMETERS[:2], DEVICE, *SET, run.JSON])
+def check(task: str, more: tuple[str, ...], device: str, as_json: bool, **options: Any) -> None:
+    """Check without a GPU whether TASK would run on one. Exit with code 1 if it would not.
+
+    TASK and NAME=VALUE are those of the command run.
+    """
+    if not task:
+        raise UsageError("task must be given, e.g. path/to/file.py:ClassName. See --help.")
+    run.check_device({"task": task, "set": (*options["set"], *more)}, as_json)
 
 
 @searchlight.command("list", cls=Command, params=[*STORAGE, run.JSON])

@@ -195,6 +195,29 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+def check_device(options: Mapping[str, Any], as_json: bool) -> None:
+    """Check the task of a search on a simulated GPU and print the findings. Exit with code 1 if one is an error."""
+    from searchlight.search.experiment import runner
+    from searchlight.search.experiment.preflight import check_on_gpu
+    from searchlight.search.experiment.task_files import find_source
+    from searchlight.search.reporting.console.preflight import print_audit
+    from searchlight.search.reporting.console.tables import SafeStream, create_report_console
+
+    config = load_config(_select_given(options), None)
+    if find_source(config).task_class is None:  # a function, which needs an objective in a search, but not here
+        config = config.model_copy(update={"objective": ("metric:min",), "once": True})
+    plan = runner.plan(config)
+    if plan.command is not None:
+        raise UsageError("task must be a class or a function of Ray Train: check cannot look into a program.")
+    audit = check_on_gpu(plan)
+    if as_json:
+        print(json.dumps(audit), file=SafeStream(sys.stdout))
+    else:
+        print_audit(create_report_console(), audit, None)
+    if audit["has_errors"]:
+        raise click.exceptions.Exit(1)
+
+
 def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     """Resume the search `name` with overridden options and print its result."""
     given = _select_given(options)

@@ -7,7 +7,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,18 @@ def run_preflight(plan: SearchPlan) -> Audit:
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps({"task": plan.config.task, **audit}))
     return audit
+
+
+def check_on_gpu(plan: SearchPlan) -> Audit:
+    """Audit the task of a search on a simulated GPU alone, in a process on this machine. Return an AuditResult as JSON.
+
+    Raises:
+        UsageError: The audit did not end in time.
+    """
+    request = replace(build_request(plan.space, plan.config.workers), is_gpu_only=True, wants_gpu=True)
+    keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0}
+    keywords["is_function"] = plan.source.task_class is None
+    return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)
 
 
 def build_request(space: Space, workers: int, is_quick: bool = False) -> AuditRequest:

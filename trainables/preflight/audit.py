@@ -21,6 +21,7 @@ from searchlight.trainables.preflight.findings import (
     PAGE,
     Finding,
     Kind,
+    Severity,
     declare_kinds,
     describe_error,
     format_page,
@@ -31,6 +32,7 @@ from searchlight.trainables.preflight.findings import (
 from searchlight.trainables.preflight.modes import ModeReport, find_mode_problems
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.ranks import find_rank_problems
+from searchlight.trainables.preflight.shadow_device.check import PART, find_gpu_problems
 from searchlight.trainables.task import Task, TaskConfig
 from searchlight.trainables.training.trainer import TrialTrainer
 
@@ -59,6 +61,8 @@ class AuditRequest:
         accumulates: Whether any trial has several micro-batches in an update.
         limit_s: The approximate limit of the audit, in seconds.
         is_quick: Whether only the quick part runs.
+        wants_gpu: Whether trials get GPUs, although the audit may run without one.
+        is_gpu_only: Whether only the check on a simulated GPU runs.
     """
 
     config: dict[str, Any]
@@ -68,6 +72,8 @@ class AuditRequest:
     accumulates: bool = False
     limit_s: float = 15.0
     is_quick: bool = False
+    wants_gpu: bool = False
+    is_gpu_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,10 @@ class Audit:
 
     def run(self) -> AuditResult:
         """Run all parts. What is wrong with the task is a finding; nothing that the task raises is raised."""
+        if self.request.is_gpu_only:
+            self.reset()  # the task was imported without the simulated GPU, which it may have asked for
+            self._part("gpu", self._audit_gpu)
+            return AuditResult(sort_findings(self.findings), seconds=self.seconds, device=PART)
         self._watch_trial()
         self.reset()
         if not self.request.is_quick and not has_errors(self.findings):
@@ -139,6 +149,9 @@ class Audit:
             arguments = (self.load, self.config, self.context, FEW_WINDOWS, self.reset, self._is_over)
             self._part("determinism", partial(determinism.find_irreproducible, *arguments))
             self._part("cost", self._audit_cost)
+            if self.context.device.type == "cpu":  # last, since modules remember what they were told of a GPU
+                self.reset()
+                self._part("gpu", self._audit_gpu)
         findings = self.findings
         if self._is_partial:
             findings = [replace(each, severity="warning") if each.severity == "error" else each for each in findings]
@@ -233,6 +246,10 @@ class Audit:
         with suppress(TypeError):  # a micro-batch of the task's own kind cannot be multiplied
             precision = resolve(self.config.precision, self.context.device)
             self._largest = find_largest_batch(trial, precision, self.request.workers, self._is_over)
+
+    def _audit_gpu(self) -> list[Finding]:
+        severity: Severity | None = "error" if self.request.wants_gpu else None
+        return find_gpu_problems(self.load, self.config, self.context, severity)
 
     def _audit_cost(self) -> None:
         left = max(1.0, self.request.limit_s - sum(self.seconds.values()))

@@ -16,12 +16,22 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from searchlight.trainables.preflight.audit import AuditResult
 from searchlight.trainables.preflight.checks.errors import name_error
 from searchlight.trainables.preflight.checks.gradients import GradientRecord
-from searchlight.trainables.preflight.findings import Finding, describe_error, make_finding, make_group, sort_findings
+from searchlight.trainables.preflight.findings import (
+    Finding,
+    Severity,
+    describe_error,
+    make_finding,
+    make_group,
+    sort_findings,
+)
+from searchlight.trainables.preflight.shadow_device.check import PART, find_unseen, find_waits, find_wrong_device
+from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
 from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
 from searchlight.trainables.registry import find_user_frame
 from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
 
 STEPS = 16
+GPU_S = 5.0  # CPU seconds on a simulated GPU, after which a function is ended at its next step
 UNSEEN = "exactness, precision, data and cost: a function does not say what its micro-batches and its loss are"
 
 
@@ -44,31 +54,77 @@ class StepRecord:
 
 def audit_function(function: Callable[..., Any], config: Mapping[str, Any], limit_s: float) -> list[Finding]:
     """Call `function` until it has made a few optimizer steps. Return the findings about these steps."""
-    until, thread = time.monotonic() + limit_s, threading.get_ident()
-
-    def end(is_done: bool) -> None:
-        if threading.get_ident() == thread and (is_done or time.monotonic() > until):
-            raise AuditEnded
-
+    end = _bind_end(time.monotonic() + limit_s, time.monotonic)
     watcher = StepWatcher(end)
-    before, error, stack = None, None, ""
-    with suppress(RuntimeError):  # how Ray says that there is nothing yet outside of a worker
-        before = get_train_fn_utils()
-    set_train_fn_utils(LocalTrainFnUtils("preflight"))
-    try:
-        with watcher.hooked():
-            function(dict(config))
-    except AuditEnded:
-        pass
-    except (Exception, SystemExit) as raised:  # whatever the function raises is what the audit is to tell
-        error, stack = raised, traceback.format_exc()
-    finally:
-        set_train_fn_utils(before)
+    with watcher.hooked():
+        error, stack = _call(function, config, LocalTrainFnUtils("preflight"))
     findings = watcher.find()
     if error is not None:
         where = find_user_frame(stack) or "the function"
         findings.append(make_finding(name_error(error, "train"), where, describe_error(error)))
     return findings
+
+
+def find_gpu_problems(
+    load: Callable[[], Callable[..., Any]], config: Mapping[str, Any], severity: Severity | None = None
+) -> list[Finding]:
+    """Call a function on a simulated GPU until its first report. Return what CUDA would refuse or be waited for.
+
+    Args:
+        load: Returns the function. It is called while the GPU is simulated, since modules ask for it, too.
+        severity: Of `wrong-device`, if it is another one than usual.
+    """
+    end, steps = _bind_end(time.process_time() + GPU_S, time.process_time), 0
+
+    def count_step(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        end(False)
+
+    with shadow_cuda() as device:
+        hook = register_optimizer_step_post_hook(count_step)
+        try:
+            error, stack = _call(load(), config, _FirstReport("preflight"))
+        finally:
+            hook.remove()
+    found = find_waits(device.waits, steps, "step") + find_unseen(device)
+    if error is not None:
+        wrong = find_wrong_device(error, stack, "", severity)
+        found += wrong or [make_finding("not-audited", PART, describe_error(error))]
+    return found
+
+
+class _FirstReport(LocalTrainFnUtils):  # type: ignore[misc]  # private, so that its type is Any
+    def report(self, *args: Any, **kwargs: Any) -> None:
+        raise AuditEnded
+
+
+def _bind_end(until: float, clock: Callable[[], float]) -> Callable[[bool], None]:
+    """Return a function that ends the audited one, once its argument is true or the time is over."""
+    thread = threading.get_ident()
+
+    def end(is_done: bool) -> None:
+        if threading.get_ident() == thread and (is_done or clock() > until):
+            raise AuditEnded
+
+    return end
+
+
+def _call(function: Callable[..., Any], config: Mapping[str, Any], utils: Any) -> tuple[BaseException | None, str]:
+    """Call `function` with what Ray Train gives to one worker. Return what it raised, and the stack."""
+    before = None
+    with suppress(RuntimeError):  # how Ray says that there is nothing yet outside of a worker
+        before = get_train_fn_utils()
+    set_train_fn_utils(utils)
+    try:
+        function(dict(config))
+    except AuditEnded:
+        pass
+    except (Exception, SystemExit) as error:  # whatever the function raises is what the audit is to tell
+        return error, traceback.format_exc()
+    finally:
+        set_train_fn_utils(before)
+    return None, ""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import end_data_loaders
 from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
-from searchlight.trainables.preflight.findings import make_finding, sort_findings
-from searchlight.trainables.registry import enter_task_folder, get_python_path, load_class
+from searchlight.trainables.preflight.findings import Severity, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.shadow_device.check import PART
+from searchlight.trainables.registry import OwnModules, enter_task_folder, get_python_path, load_class
 from searchlight.trainables.training.resource_usage import limit_gpu_memory
 
 ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
@@ -50,13 +52,10 @@ def audit_task(
     device = torch.device("cuda", 0) if gpus and torch.cuda.is_available() else torch.device("cpu")
     limit_gpu_memory(device, gpus)
     asked = AuditRequest(**request)
+    asked = replace(asked, wants_gpu=asked.wants_gpu or (gpus > 0 and device.type == "cpu"))
     logging.getLogger("searchlight.trainables").setLevel(logging.ERROR)  # what a trial logs, the findings say
     if is_function:
-        # Imports Ray Train, whose import takes a second that the audit of a class need not pay.
-        from searchlight.trainables.preflight.function_audit import audit_function
-
-        found = audit_function(load_class(reference), asked.config, asked.limit_s)
-        return AuditResult(sort_findings(found), device=str(device)).as_json()
+        return _audit_function(reference, asked, device)
     if asked.workers > 1:
         create_single_rank_group(device)  # for tasks that call torch.distributed themselves
     snapshot = ProcessSnapshot(reference)
@@ -67,6 +66,18 @@ def audit_task(
 
     context = Context(device, files=Path(files) if files else None)
     return Audit(lambda: load_class(reference), asked, context, reset, reference).run().as_json()
+
+
+def _audit_function(reference: str, request: AuditRequest, device: torch.device) -> dict[str, Any]:
+    # Imports Ray Train, whose import takes a second that the audit of a class need not pay.
+    from searchlight.trainables.preflight.function_audit import audit_function, find_gpu_problems
+
+    found = [] if request.is_gpu_only else audit_function(load_class(reference), request.config, request.limit_s)
+    if request.is_gpu_only or (device.type == "cpu" and not has_errors(found)):
+        OwnModules(reference).forget()  # which may remember that there was no GPU
+        severity: Severity | None = "error" if request.wants_gpu else None
+        found += find_gpu_problems(lambda: load_class(reference), request.config, severity)
+    return AuditResult(sort_findings(found), device=PART if request.is_gpu_only else str(device)).as_json()
 
 
 def audit_apart(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from searchlight.trainables.preflight.shadow_device.device import ShadowDevice
 from searchlight.trainables.preflight.shadow_device.operators import OperatorMode, iterate_tensors
 from searchlight.trainables.preflight.shadow_device.storages import Place, StorageTags, WrongDevice, find_place
 from searchlight.trainables.private_api import device_contexts, get_device_constructors, get_function_modes
@@ -31,13 +32,13 @@ class FunctionMode(TorchFunctionMode):
     """Answers questions about devices from the tags, and makes and moves tensors on the CPU.
 
     Args:
+        device: The simulated GPU, which counts what the CPU waits for.
         operators: The mode that tags what operators make.
-        tell: Called with what the CPU waits for.
     """
 
-    def __init__(self, tags: StorageTags, operators: OperatorMode, tell: Callable[[str], object]) -> None:
+    def __init__(self, device: ShadowDevice, operators: OperatorMode) -> None:
         super().__init__()
-        self._tags, self._operators, self._tell = tags, operators, tell
+        self._tags, self._operators, self._tell = device.tags, operators, device.count_wait
         self._constructors = {*get_device_constructors()}
         new = (getattr(Tensor, name) for name in ("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"))
         is_on_gpu = self.is_on_gpu
@@ -59,6 +60,7 @@ class FunctionMode(TorchFunctionMode):
             Tensor.to: self._to,
             Tensor.type_as: lambda tensor, other: self._to(tensor, other),
             Tensor.type: self._type,
+            Tensor.record_stream: lambda tensor, stream: None,
             **{function: self._bind_new(function) for function in (*new, Tensor.new)},
         }
 
@@ -118,7 +120,9 @@ class FunctionMode(TorchFunctionMode):
             if place is None:
                 return func(tensor, *args, **kwargs, device=device)
             with self._operators.make_in(place):
-                return func(tensor, *args, **kwargs)
+                made = func(tensor, *args, **kwargs)
+            self._tags.put(made, place)  # since what new_tensor makes is made before operators
+            return made
 
         return make
 

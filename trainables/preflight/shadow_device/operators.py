@@ -1,16 +1,18 @@
 """The mode that sees each operator, also those of the backward pass, and applies CUDA's rules to its tensors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from searchlight.trainables.preflight.shadow_device import rules
+from searchlight.trainables.preflight.shadow_device.device import ShadowDevice
 from searchlight.trainables.preflight.shadow_device.generators import check_generator
-from searchlight.trainables.preflight.shadow_device.storages import Place, StorageTags, WrongDevice
+from searchlight.trainables.preflight.shadow_device.storages import Place, WrongDevice
 from searchlight.trainables.private_api import DispatchMode, get_backward_id, get_storage_id
 
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
@@ -24,12 +26,12 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
         depth: The number of torch's functions that run. Without any, C++ code makes no tensor of its own.
 
     Args:
-        tell: Called with what the CPU waits for.
+        device: The simulated GPU, which counts what the CPU waits for.
     """
 
-    def __init__(self, tags: StorageTags, tell: Callable[[str], object]) -> None:
+    def __init__(self, device: ShadowDevice) -> None:
         super().__init__()
-        self.tags, self._tell = tags, tell
+        self.tags, self._device = device.tags, device
         self.making: Place | None = None
         self.depth = 0
         self._rules: dict[str, rules.Rule] = {}
@@ -57,7 +59,7 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
         if is_on_gpu:
             self._check(func.name(), args, given, places)
             if read := rules.find_read(name, args):
-                self._tell(read)
+                self._device.count_wait(read)
         if self.making is not None:
             place: Place = self.making
         elif is_on_gpu:
@@ -65,7 +67,8 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
         elif given:
             place = "any" if all(place == "any" for place in places) else "cpu"
         else:
-            place = "any" if self.depth or get_backward_id() != -1 else "cpu"
+            is_inside = self.depth or get_backward_id() != -1 or dist.is_initialized()  # whose buckets are made in C++
+            place = "any" if is_inside else "cpu"
         if place != "any":
             for value in (*args, *kwargs.values()):
                 if isinstance(value, torch.Generator):
@@ -75,7 +78,7 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
             if places == ["any", "cuda"]:
                 self.tags.put(given[0], "cuda")
             elif places == ["cpu", "cuda"] and not any(args[2:]):
-                self._tell("a copy to the CPU")
+                self._device.count_wait("a copy to the CPU")
             return result
         if is_on_gpu:  # so is what torch made for it
             for tensor, found in zip(given, places, strict=True):
@@ -103,12 +106,8 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
             return
         if missing := rules.find_missing_kernel(name, given[0]):
             raise WrongDevice(missing)
-        if "cpu" not in places:
-            return
-        if overload not in self._rules:
-            self._rules[overload] = rules.get_rule(overload)
-        rule = self._rules[overload]
-        if rule == "free":
+        rule = self._rules.get(overload) or self._read_rule(overload)
+        if "cpu" not in places or rule == "free":
             return
         if name in rules.INDEXING:
             if self.tags.get(args[0]) == "cpu":
@@ -119,6 +118,11 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
                 self._compare(name, [tensor for tensor in row if isinstance(tensor, Tensor)], rule)
             return
         self._compare(name, given, rule)
+
+    def _read_rule(self, overload: str) -> rules.Rule:
+        if overload.partition("::")[0] not in rules.KNOWN:
+            self._device.unseen.add(f"the operator {overload}")
+        return self._rules.setdefault(overload, rules.get_rule(overload))
 
     def _compare(self, name: str, tensors: Sequence[Tensor], rule: rules.Rule) -> None:
         places = [self.tags.get(tensor) for tensor in tensors]

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 Rule = Literal["strict", "iterator", "free"]
+# Libraries of operators that have kernels for CUDA.
+KNOWN = {"aten", "prim", "prims", "profiler", "c10d", "mkldnn", "quantized", "torchvision", "higher_order"}
 # The kernels of indexing move indices from the CPU, but only to the device of what is indexed.
 INDEXING = {
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",

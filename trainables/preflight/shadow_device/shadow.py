@@ -17,8 +17,8 @@ def shadow_cuda() -> Iterator[ShadowDevice]:
     refuse raises WrongDevice. torch.cuda says that there is one GPU, to all threads of the process.
     """
     shadow = ShadowDevice()
-    operators = OperatorMode(shadow.tags, shadow.count_wait)
-    functions = FunctionMode(shadow.tags, operators, shadow.count_wait)
+    operators = OperatorMode(shadow)
+    functions = FunctionMode(shadow, operators)
     with ExitStack() as stack:
         install_stubs(stack, shadow, functions.entered)
         stack.enter_context(operators)

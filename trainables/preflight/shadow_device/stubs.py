@@ -68,16 +68,17 @@ def install_stubs(
         stack.enter_context(mock.patch.object(owner, name, new))
 
     def compile_nothing(model: Any = None, **options: Any) -> Any:
-        shadow.is_compiling = True
+        shadow.unseen.add("what torch.compile makes, which was replaced by the modules themselves")
         return model if model is not None else lambda function: function
 
     cuda, hooks = _list_cuda(shadow), torch.autograd.graph.saved_tensors_hooks
-    for module in (torch.cuda, torch.accelerator):
+    for module in (torch.cuda, torch.cuda.random, torch.cuda.memory, torch.accelerator, torch.accelerator.memory):
         for name in cuda.keys() & {*dir(module)}:
             replace(module, name, cuda[name])
     replace(private_api.torch_c, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
     replace(private_api.torch_c, "_group_tensors_by_device_and_dtype", _group_tensors)
     replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # else it warns that it is missing
+    replace(torch.distributed, "init_process_group", _bind_process_group(torch.distributed.init_process_group))
     replace(torch, "Generator", ShadowGenerator)
     replace(Tensor, "pin_memory", _bind_pinning(shadow.tags))
     # Else its backward pass would run without the mode, which is off inside of a function that it sees.
@@ -126,6 +127,16 @@ def _list_cuda(shadow: ShadowDevice) -> dict[str, Any]:
         "device": lambda device: nullcontext(),
         "device_of": lambda tensor: nullcontext(),
     }
+
+
+def _bind_process_group(start: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that starts a process group of gloo for one of NCCL, which needs a GPU."""
+
+    def start_gloo(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        kwargs.pop("device_id", None)
+        start("gloo" if backend is None or "nccl" in backend else backend, *args, **kwargs)
+
+    return start_gloo
 
 
 def _bind_autocast(start: Callable[..., None]) -> Callable[..., None]:
