@@ -89,9 +89,10 @@ class Cli:
 
     def invoke(self, *arguments: str, script: str = "search/run.py") -> subprocess.CompletedProcess:
         """Run the command in this process, which saves the seconds of its imports. It must start no search."""
-        from searchlight.search import report, run
+        from searchlight.search import cli, report, run
 
-        main = {"search/run.py": run.main, "search/report.py": report.main}[script]
+        mains = {"search/run.py": run.main, "search/report.py": report.main, "search/cli.py": cli.searchlight}
+        main = mains[script]
         tasks = {file.stem for file in TASKS.glob("*.py")}  # of another folder, if a test has imported them
         imported = {name: sys.modules.pop(name) for name in tasks & {*sys.modules}}
         path, modules = [*sys.path], {*sys.modules}

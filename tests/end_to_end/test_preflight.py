@@ -42,6 +42,44 @@ class Recurrent(Toy):
         answers = self.modules["model"](batch[0]) + hidden[:, -1]
         return torch.nn.functional.mse_loss(answers.float(), batch[1]), len(batch[0])
 """
+ON_DEVICE = """
+import torch
+from searchlight.trainables.task import Task, TaskConfig
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Config(TaskConfig):
+    is_moved: bool = True
+
+
+class OnDevice(Task[Config]):
+    objective = "val/loss"
+
+    def build(self):
+        self.x = torch.ones(8, 2, device=DEVICE)
+        self.modules = {"model": torch.nn.Linear(2, 1)}
+        self.optimizers = {"model": torch.optim.SGD(self.modules["model"].parameters(), lr=0.1)}
+
+    def train_batches(self, epoch):
+        return self.context.shard(self.x, 4)
+
+    def loss(self, batch):
+        return self.modules["model"](batch).square().mean(), len(batch)
+
+    def evaluate(self):
+        x = self.x if self.config.is_moved else torch.ones(8, 2)
+        return {"val/loss": self.modules["model"](x).mean().item()}
+
+
+def train(config):
+    model = torch.nn.Linear(2, 1).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"])
+    while True:
+        loss = model(torch.ones(4, 2)).mean()
+        loss.backward()
+        optimizer.step()
+"""
 FOUND = "module-under-no-grad  model.0: no gradient in"
 
 
@@ -66,6 +104,18 @@ def test_preflight_of_a_healthy_task_gives_costs_for_a_dry_run(cli):
     assert audit["costs"][0]["epoch_s"] > 0
     assert audit["estimate"]["device_hours"][0] > 0
     assert "worker-hours" in cli.invoke("toy.py:Toy", "--dry-run", "epochs=2").stdout
+
+
+def test_check_on_a_simulated_gpu_tells_the_line_and_exits_with_1(cli):
+    (cli.folder / "on_device.py").write_text(ON_DEVICE)
+    options = "check", "--device", "cuda", "--set"
+    done = cli.invoke(*options, "is_moved=true", "on_device.py:OnDevice", script="search/cli.py")
+    assert (done.returncode, done.stdout) == (0, "preflight: nothing found on a simulated GPU\n"), done.stderr
+    for task, line in (("OnDevice", "line 29, in evaluate"), ("train", "line 36, in train")):
+        value = "lr=0.1" if task == "train" else "is_moved=false"
+        done = cli.invoke(*options, value, f"on_device.py:{task}", script="search/cli.py")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert done.stdout.startswith(f"error   wrong-device  on_device.py, {line}: Expected all tensors")
 
 
 @pytest.mark.slow

@@ -49,11 +49,15 @@ with_output("CopyByNumpy", lambda out, x: out + torch.from_numpy(x.cpu().numpy()
 with_output("NewTensors", lambda out, x: out + x.new_tensor([1.0]) + x.new_zeros(1) + torch.full_like(out, 1.0))
 with_output("PaddedList", lambda out, x: out + nn.utils.rnn.pad_sequence([*x], batch_first=True)[:, :1])
 with_output("OutArgument", lambda out, x: out + torch.add(x.detach(), 1, out=torch.empty_like(x))[:, :1])
-with_output("LinearSystem", lambda out, x: out + torch.linalg.solve(x.T @ x + torch.eye(5, device=x.device), x.T).T[:, :1])
+with_output(
+    "LinearSystem", lambda out, x: out + torch.linalg.solve(x.T @ x + torch.eye(5, device=x.device), x.T).T[:, :1]
+)
 with_output("Einsum", lambda out, x: out + torch.einsum("bi,bj->bij", x, x).flatten(1)[:, :1])
 with_output("Histogram", lambda out, x: out + torch.histc(x.detach(), 4)[:1] + torch.bincount(x.argmax(1))[:1])
 with_output("Interpolation", lambda out, x: out + F.interpolate(x[:, None], 7)[:, 0, :1])
-with_output("Vmapped", lambda out, x: out + torch.func.vmap(lambda row: row.sum() + torch.zeros_like(row)[0])(x)[:, None])
+with_output(
+    "Vmapped", lambda out, x: out + torch.func.vmap(lambda row: row.sum() + torch.zeros_like(row)[0])(x)[:, None]
+)
 with_output("NormalizedText", lambda out, x: out + len(f"{out.detach().mean():.3f} {x[:1]}"))
 
 
