@@ -27,7 +27,7 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight run` | `--preflight` | [Audit the task](preflight.md), print findings and the estimated cost. |
 | `searchlight run` | `--json` | Print the result, the audit or the list of searches as JSON. |
 | `searchlight run` | `NAME=VALUE` | Fix a parameter, as `--set` does. |
-| `searchlight check` | `TASK`, `--device cuda` | [Check without a GPU](preflight.md#on-a-gpu) whether TASK runs on one. |
+| `searchlight check` | `TASK`, `--device cuda` | [Check without a GPU](preflight.md#on-a-gpu) if TASK runs on one. |
 | `searchlight best` | `NAME` | Print [the best config](results.md#the-parameters-of-the-best-config). |
 | `searchlight best` | `--format FORMAT` | As yaml, as args of a command, or as a python dict. Default: yaml. |
 | `searchlight best` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |

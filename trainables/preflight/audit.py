@@ -33,6 +33,7 @@ from searchlight.trainables.preflight.modes import ModeReport, find_mode_problem
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.ranks import find_rank_problems
 from searchlight.trainables.preflight.shadow_device.check import PART, find_gpu_problems
+from searchlight.trainables.registry import OwnModules
 from searchlight.trainables.task import Task, TaskConfig
 from searchlight.trainables.training.trainer import TrialTrainer
 
@@ -107,7 +108,7 @@ class Audit:
     Args:
         load: Returns the task's class, as it is after `reset`.
         reset: What a worker does between two trials.
-        reference: The task as "module:Class", which several ranks import; "" to compare no ranks.
+        reference: The task as "module:Class", which several ranks import, and a simulated GPU; "" to compare no ranks.
     """
 
     def __init__(
@@ -135,7 +136,6 @@ class Audit:
     def run(self) -> AuditResult:
         """Run all parts. What is wrong with the task is a finding; nothing that the task raises is raised."""
         if self.request.is_gpu_only:
-            self.reset()  # the task was imported without the simulated GPU, which it may have asked for
             self._part("gpu", self._audit_gpu)
             return AuditResult(sort_findings(self.findings), seconds=self.seconds, device=PART)
         self._watch_trial()
@@ -150,7 +150,6 @@ class Audit:
             self._part("determinism", partial(determinism.find_irreproducible, *arguments))
             self._part("cost", self._audit_cost)
             if self.context.device.type == "cpu":  # last, since modules remember what they were told of a GPU
-                self.reset()
                 self._part("gpu", self._audit_gpu)
         findings = self.findings
         if self._is_partial:
@@ -248,6 +247,8 @@ class Audit:
             self._largest = find_largest_batch(trial, precision, self.request.workers, self._is_over)
 
     def _audit_gpu(self) -> list[Finding]:
+        if self.reference:
+            OwnModules(self.reference).forget()  # which may remember that there is no GPU
         severity: Severity | None = "error" if self.request.wants_gpu else None
         return find_gpu_problems(self.load, self.config, self.context, severity)
 
