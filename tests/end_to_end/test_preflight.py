@@ -111,7 +111,7 @@ def test_check_on_a_simulated_gpu_tells_the_line_and_exits_with_1(cli):
     options = "check", "--device", "cuda", "--set"
     done = cli.invoke(*options, "is_moved=true", "on_device.py:OnDevice", script="search/cli.py")
     assert (done.returncode, done.stdout) == (0, "preflight: nothing found on a simulated GPU\n"), done.stderr
-    for task, line in (("OnDevice", "line 29, in evaluate"), ("train", "line 36, in train")):
+    for task, line in (("OnDevice", "line 28, in evaluate"), ("train", "line 35, in train")):
         value = "lr=0.1" if task == "train" else "is_moved=false"
         done = cli.invoke(*options, value, f"on_device.py:{task}", script="search/cli.py")
         assert done.returncode == 1, done.stdout + done.stderr

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from searchlight.trainables.preflight.shadow_device.device import ShadowDevice
@@ -15,6 +17,7 @@ from searchlight.trainables.private_api import device_contexts, get_device_const
 
 GPU = torch.device("cuda", 0)
 NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+LENGTHS = ("input_lengths", "target_lengths")  # of ctc_loss
 GRADIENT = "assigned grad has data located on a different device"
 # Those that take the place of the tensor that they are given as data.
 OF_DATA = {
@@ -60,6 +63,8 @@ class FunctionMode(TorchFunctionMode):
             Tensor.to: self._to,
             Tensor.type_as: lambda tensor, other: self._to(tensor, other),
             Tensor.type: self._type,
+            F.ctc_loss: self._bind_ctc_loss(F.ctc_loss),
+            torch.ctc_loss: self._bind_ctc_loss(torch.ctc_loss),
             Tensor.record_stream: lambda tensor, stream: None,
             **{function: self._bind_new(function) for function in (*new, Tensor.new)},
         }
@@ -79,6 +84,8 @@ class FunctionMode(TorchFunctionMode):
         operators = self._operators
         if (answer := self._answers.get(func)) is not None:
             return answer(*args, **kwargs)
+        if kwargs.get("pin_memory"):  # which needs a driver
+            kwargs = {**kwargs, "pin_memory": False}
         operators.depth += 1
         try:
             if kwargs.get("device") is not None:
@@ -154,6 +161,9 @@ class FunctionMode(TorchFunctionMode):
         before = self._tags.get(tensor)
         if before == place:
             return tensor
+        if is_lazy(tensor):  # it has no values yet
+            self._tags.put(tensor, place)
+            return tensor
         if before == "any":  # nothing has met it yet
             self._tags.put(tensor, place)
             return tensor
@@ -198,6 +208,17 @@ class FunctionMode(TorchFunctionMode):
             self._tell("tolist()")
             tensor = self._move(tensor.detach(), "cpu", is_waiting=False)
         return tensor.tolist()
+
+    def _bind_ctc_loss(self, func: Any) -> Callable[..., Any]:
+        """Return `func` with lengths on the device of the others. CUDA takes them on either one, or as numbers."""
+
+        def compute(log_probs: Tensor, *args: Any, **kwargs: Any) -> Any:
+            place = self._tags.get(log_probs)
+            lengths = [self._move(torch.as_tensor(value), place, is_waiting=False) for value in args[1:3]]
+            named = {key: self._move(torch.as_tensor(kwargs[key]), place) for key in LENGTHS if key in kwargs}
+            return func(log_probs, *args[:1], *lengths, *args[3:], **{**kwargs, **named})
+
+        return compute
 
     def _backward(
         self,

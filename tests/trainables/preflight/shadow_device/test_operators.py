@@ -124,6 +124,11 @@ ACCEPTED = {
     "a functional gradient": lambda: torch.func.grad(lambda x: (x * ones(3)).sum())(ones(3)),
     "quantiles": lambda: torch.quantile(ones(4), torch.tensor([0.5], device=GPU)),
     "a copy by to": lambda: torch.ones(3, dtype=torch.double).to(GPU, torch.float32, non_blocking=True) + ones(3),
+    "ctc with lengths on the cpu": lambda: F.ctc_loss(
+        ones(6, 2, 5).log_softmax(2), ones(2, 3, dtype=torch.long), torch.tensor([6, 6]), torch.tensor([3, 2])
+    ),
+    "a lazy layer": lambda: nn.LazyLinear(2).to(GPU)(ones(3, 4)),
+    "pinned memory": lambda: torch.empty(3, pin_memory=True).to(GPU),
     "a copy like another": lambda: torch.ones(3).type_as(ones(1)),
 }
 
@@ -196,6 +201,14 @@ def test_checkpoint_recomputes_on_the_gpu():
     (gradient,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
     assert gradient.is_cuda
     assert torch.equal(gradient, x.grad)
+
+
+def test_activations_are_saved_on_the_cpu():
+    layer = nn.Linear(4, 1).to(GPU)
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        loss = layer(ones(2, 4)).square().sum()
+    loss.backward()
+    assert layer.weight.grad.is_cuda
 
 
 def test_copies_and_files_keep_the_device():
