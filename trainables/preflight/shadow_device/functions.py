@@ -65,7 +65,6 @@ class FunctionMode(TorchFunctionMode):
             Tensor.type: self._type,
             F.ctc_loss: self._bind_ctc_loss(F.ctc_loss),
             torch.ctc_loss: self._bind_ctc_loss(torch.ctc_loss),
-            Tensor.record_stream: lambda tensor, stream: None,
             **{function: self._bind_new(function) for function in (*new, Tensor.new)},
         }
 

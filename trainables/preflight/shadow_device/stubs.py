@@ -80,6 +80,7 @@ def install_stubs(
     replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # else it warns that it is missing
     replace(torch.distributed, "init_process_group", _bind_process_group(torch.distributed.init_process_group))
     replace(torch, "Generator", ShadowGenerator)
+    replace(Tensor, "record_stream", lambda tensor, stream: None)
     replace(Tensor, "pin_memory", _bind_pinning(shadow.tags))
     # Else its backward pass would run without the mode, which is off inside of a function that it sees.
     replace(torch.autograd, "has_torch_function", lambda tensors: False)

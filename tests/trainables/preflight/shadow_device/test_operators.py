@@ -229,6 +229,14 @@ def test_loader_with_pinned_memory_and_workers_runs():
         assert batch.to(GPU, non_blocking=True).is_cuda
 
 
+def test_streams_and_events_order_nothing():
+    stream, x = torch.cuda.Stream(), ones(3)
+    with torch.cuda.stream(stream):
+        x.record_stream(torch.cuda.current_stream())
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.cuda.Event().query()
+
+
 def test_waits_are_counted_by_line_and_kind(shadow):
     x = ones(3)
     for _ in range(2):
