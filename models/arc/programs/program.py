@@ -1,6 +1,5 @@
 """Programs: sequences of operations with a readout, their rewards on hidden demonstrations, and their answers."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ from searchlight.models.arc.puzzles import Grid, Puzzle
 
 # The parts of a value: 1.5 in all.
 SIZE, ACCURACY, SHOWN, HIDDEN, ALL_HIDDEN = 0.15, 0.35, 0.1, 0.4, 0.5
+LARGEST_VALUE = SIZE + ACCURACY + SHOWN + HIDDEN + ALL_HIDDEN
 COMPONENT_COST = 0.005  # of value: among equal readouts, the one with fewer components is taken
 
 Grids = tuple[Grid | None, ...]
@@ -203,29 +203,3 @@ class Executor:
 def execute(program: Program, puzzle: Puzzle) -> ProgramResult:
     """Execute one program for a puzzle. For many programs of a puzzle, use one `Executor`."""
     return Executor(puzzle).execute(program)
-
-
-def rank(results: Iterable[ProgramResult]) -> list[tuple[Grid, ...]]:
-    """Choose two attempts for each test: the answers of the programs of the largest value.
-
-    Of programs of equal value, the one with fewer operations comes first, then the one that was given first.
-
-    Args:
-        results: Results of one puzzle.
-
-    Returns:
-        The two best distinct answers for each test; fewer if there are fewer.
-    """
-    ranked = sorted(results, key=lambda result: (-result.value, len(result.program.operations)))
-    tests = len(ranked[0].answers) if ranked else 0
-    return [_take_two([result.answers[test] for result in ranked]) for test in range(tests)]
-
-
-def _take_two(answers: Sequence[Grid | None]) -> tuple[Grid, ...]:
-    chosen: list[Grid] = []
-    for grid in answers:
-        if grid is not None and not any(np.array_equal(grid, other) for other in chosen):
-            chosen.append(grid)
-        if len(chosen) == 2:
-            break
-    return tuple(chosen)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchlight.models.arc.programs.operations import OPERATIONS
-from searchlight.models.arc.programs.program import Executor, Program, ProgramResult, rank
+from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
+from searchlight.models.arc.programs.ranking import rank
 from searchlight.models.arc.puzzles import Grid, Puzzle, hash_puzzles
 from searchlight.models.data.atomic_file import open_atomic
 
