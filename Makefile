@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 
 # The files of slow tests come first by their names, and are begun first.
 TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py evaluation/test_attempts.py agent policy test_solver.py)
+ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py policy)
 LIQUID := $(addprefix tests/models/liquid/,cells continual plasticity spiking test_losses.py test_network.py)
 TRIALS := arc/test_task.py $(addprefix liquid/test_,continual.py distributed.py plasticity.py task.py) update
 NUMERICAL := $(ARC) $(LIQUID) tests/models/lm tests/trainables/lm $(addprefix tests/trainables/,$(TRIALS))
@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: search test test-all lint bench
 
 search: $(READY)
-	$(RUN) search/run.py arc --trials 12 --set epochs=3 views=1 max_side=10
+	$(RUN) search/run.py arc
 
 test: $(READY)
 	$(TEST) -m "not slow"

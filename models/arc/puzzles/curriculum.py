@@ -1,8 +1,7 @@
 """A curriculum that changes which puzzles are drawn, and never the weight of a loss.
 
 A share of an epoch's puzzles comes from a window over the levels of difficulty, and the others come from all levels.
-Over the run, the window moves from the easiest to the hardest level, and its share falls to 0. The last epoch is
-uniform.
+Over the run, the window moves from the easiest to the hardest level, and its share falls to half.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ class Curriculum:
 
     Attributes:
         start: The share of the window in epoch 0, in 0..1. 0: no curriculum.
-        epochs: The number of epochs of the run. In the last epoch, the share is 0.
+        epochs: The number of epochs of the run. In the last epoch, the share is half of `start`.
 
     Raises:
         ValueError: A number is out of range.
@@ -35,8 +34,8 @@ class Curriculum:
             raise ValueError(f"epochs must be at least 1, but got {self.epochs}. Use those of the run.")
 
     def share(self, epoch: float) -> float:
-        """Return the share of the window, which falls linearly from `start` to 0 over the run."""
-        return self.start * (1 - self._compute_progress(epoch))
+        """Return the share of the window, which falls linearly from `start` to half of it over the run."""
+        return self.start * (1 - self._compute_progress(epoch) / 2)
 
     def draw(self, levels: Tensor, samples: int, epoch: float, generator: torch.Generator) -> Tensor:
         """Draw the indices of an epoch.
@@ -66,6 +65,3 @@ class Curriculum:
 
     def _compute_progress(self, epoch: float) -> float:
         return 1.0 if epoch >= self.epochs - 1 else max(0.0, epoch / (self.epochs - 1))
-
-
-UNIFORM = Curriculum(0.0, 1)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -112,48 +111,28 @@ def _load_re_arc(folder: Path, split: Split, max_side: int) -> list[Puzzle]:
             f"source must have an {split} split, but got {str(folder)!r} in the layout of re-arc, which has none. "
             "Evaluate on arc-agi-1: its evaluation puzzles are others than those that re-arc imitates."
         )
-    scores = _read_re_arc_scores(folder / "metadata.json")
     puzzles = []
     for file in _list_files(folder / "tasks"):
         pairs = _read_re_arc_pairs(file, max_side)
         for number, start in enumerate(range(0, len(pairs) - RE_ARC_PAIRS + 1, RE_ARC_PAIRS)):
-            indices, grids = zip(*pairs[start : start + RE_ARC_PAIRS], strict=True)
-            known = [score for index in indices for score in scores.get(file.stem, [])[index : index + 1]]
-            level = fmean(known) if known else None
-            puzzles.append(Puzzle(f"{file.stem}-{number}", grids[:-1], grids[-1:], level))
+            grids = pairs[start : start + RE_ARC_PAIRS]
+            puzzles.append(Puzzle(f"{file.stem}-{number}", tuple(grids[:-1]), tuple(grids[-1:])))
     return puzzles
 
 
-def _read_re_arc_pairs(file: Path, max_side: int) -> list[tuple[int, Pair]]:
-    """Return the first pairs of a file that fit, as many as its puzzles take, with their places in the file."""
+def _read_re_arc_pairs(file: Path, max_side: int) -> list[Pair]:
+    """Return the first pairs of a file that fit, as many as its puzzles take."""
     content = _read_json(file)
     if not isinstance(content, list) or not content:
         raise ValueError(f"{file} must hold a list of pairs, but got {shorten(content)}. Generate the file again.")
-    pairs: list[tuple[int, Pair]] = []
+    pairs: list[Pair] = []
     for index, listed in enumerate(content):
         pair = _parse_pair(listed, f"{file} [{index}]")
         if find_longest_side([pair]) <= max_side:
-            pairs.append((index, pair))
+            pairs.append(pair)
         if len(pairs) == RE_ARC_PAIRS * RE_ARC_PUZZLES:
             break
     return pairs
-
-
-def _read_re_arc_scores(file: Path) -> dict[str, list[float]]:
-    """Return each pair's difficulty by file, from pixels, symbols and objects, or an empty dict without metadata."""
-    if not file.is_file():
-        return {}
-    content = _read_json(file)
-    scores = {}
-    for name, entry in content.items() if isinstance(content, dict) else [("", None)]:
-        listed = entry.get("pso_difficulties") if isinstance(entry, dict) else None
-        if not isinstance(listed, list) or not all(type(score) in (int, float) for score in listed):
-            raise ValueError(
-                f"{file} must hold a list of numbers named 'pso_difficulties' for each task, but got {shorten(listed)}"
-                f"{f' for {name}' if name else ''}. Remove the file to do without difficulties."
-            )
-        scores[name] = listed
-    return scores
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -24,13 +24,11 @@ class Puzzle:
         id: The puzzle's public name, eight hexadecimal digits in ARC-AGI.
         demonstrations: Pairs (input, output) of uint8 grids of shape (height, width), colors 0..9.
         tests: Pairs (input, output) in the same form; the output is the answer.
-        level: The difficulty by its source, comparable within the source. None: the source gives no difficulty.
     """
 
     id: str
     demonstrations: tuple[Pair, ...]
     tests: tuple[Pair, ...]
-    level: float | None = None
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -41,11 +39,6 @@ class Puzzle:
     def side(self) -> int:
         """Return the longest side of any grid of the puzzle, answers included."""
         return find_longest_side(self.pairs)
-
-    @property
-    def keeps_shape(self) -> bool:
-        """Return whether each demonstration's output has the shape of its input. Test outputs are not used."""
-        return all(source.shape == target.shape for source, target in self.demonstrations)
 
 
 def find_longest_side(pairs: Iterable[Pair]) -> int:

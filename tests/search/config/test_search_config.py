@@ -72,7 +72,7 @@ def test_time_budget_with_a_unit_is_in_seconds(text, seconds):
         ({"study": "sqlite://"}, ["--study must name a file, as sqlite:///path.db does, but got 'sqlite://'."]),
         ({"study": "sqlite:///:memory:"},
          ["--study must name a file, as sqlite:///path.db does, but got 'sqlite:///:memory:'."]),
-        ({"once": True, "search": {"agent_lr": "1e-3..1e-2"}},
+        ({"once": True, "search": {"policy_lr": "1e-3..1e-2"}},
          [f"--once must come without --trials and --search: {ONE_RUN}"]),
         ({"once": True, "try": ["lr=1"]}, [f"--once must come without --try: {ONE_RUN}"]),
         ({"once": True, "warm_start": ["old"]}, [f"--once must come without --warm-start: {ONE_RUN}"]),

@@ -14,18 +14,17 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.training.trainer import TrialTrainer
 
 SMALL: dict[str, Any] = {
-    "use_policy": True,
-    "max_side": 6,
-    "views": 1,
+    "max_side": 5,
     "width": 16,
-    "layers": 1,
+    "policy_lr": 3e-3,
+    "prompt_lr": 3e-3,
+    "batch_size": 8,
     "episodes": 40,
     "epochs": 2,
-    "ema_decay": None,
     "gradient_check": "parameter",
     "prompt": {"dim": 16},
 }
-KEPT = Context()  # puzzles and what a language model says of them are prepared once for all tests
+KEPT = Context()  # the results of programs and what a language model says are prepared once for all tests
 
 
 def arc(task_class: type[ArcTask] = ArcTask, context: Context = KEPT, **config: Any) -> ArcTask:
@@ -48,11 +47,6 @@ def weights(training: TrialTrainer, name: str) -> dict[str, torch.Tensor]:
 def moved(training: TrialTrainer, name: str, before: dict[str, torch.Tensor]) -> set[bool]:
     """Return whether parameters of a module differ from before: {True} if all do, {False} if none does."""
     return {not torch.equal(value, before[key]) for key, value in weights(training, name).items()}
-
-
-def window(training: TrialTrainer) -> list[Any]:
-    """Return the first micro-batch of the first epoch, as a window."""
-    return [next(iter(training.task.train_batches(0)))]
 
 
 @functools.cache

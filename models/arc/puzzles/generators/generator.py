@@ -41,7 +41,7 @@ def generate(
             continue
         pairs.append((source, target))
         if len(pairs) == count and _collect_colors(pairs[-1:]) <= _collect_colors(pairs[:-1]):
-            return Puzzle(f"{family}-{level:.2f}-{number}", tuple(pairs[:-1]), tuple(pairs[-1:]), level)
+            return Puzzle(f"{family}-{level:.2f}-{number}", tuple(pairs[:-1]), tuple(pairs[-1:]))
         pairs = pairs[1 - count :]  # a test with a color of its own becomes a demonstration
     raise RuntimeError(f"{family} made no puzzle at level {level} in {TRIES} tries")
 

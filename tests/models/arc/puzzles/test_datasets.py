@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from searchlight.models.arc.puzzles import EASY, hash_puzzles, load_puzzles
+from searchlight.models.arc.puzzles import hash_puzzles, load_puzzles
 from searchlight.models.arc.puzzles.datasets import RE_ARC_PUZZLES
-from searchlight.models.arc.puzzles.generators.generator import FAMILIES
+from searchlight.models.arc.puzzles.generators.generator import EASY, FAMILIES
 
 
 def write(folder: Path, split: str, name: str, content: object) -> None:
@@ -58,8 +58,6 @@ def test_a_folder_in_the_public_layout_is_read(tmp_path: Path) -> None:
     assert (first.id, second.id) == ("a", "b")
     assert second.demonstrations[0][1].tolist() == [[3], [4]]
     assert second.tests[0][1].tolist() == [[5]]
-    assert first.keeps_shape
-    assert not second.keeps_shape
 
 
 @pytest.mark.parametrize(
@@ -78,13 +76,9 @@ def test_a_folder_in_the_public_layout_is_read(tmp_path: Path) -> None:
         ("training/x", [1], "must hold a list of pairs named 'train'"),
         ("training/x", "{", "must hold JSON, but got"),
         ("tasks/x", {}, r"x\.json must hold a list of pairs, but got"),
-        ("metadata", {"007bbfb7": {}}, r"metadata\.json must hold a list of numbers named 'pso_diff.*, but got"),
-        ("metadata", {"007bbfb7": {"pso_difficulties": ["hard"]}}, r"metadata\.json must hold a list of numbers named"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, file: str, content: object, message: str) -> None:
-    if file == "metadata":
-        re_arc(tmp_path, "007bbfb7", [3] * 4)
     (tmp_path / f"{file}.json").parent.mkdir(exist_ok=True)
     (tmp_path / f"{file}.json").write_text(content if content == "{" else json.dumps(content))
     with pytest.raises(ValueError, match=message) as refusal:
@@ -100,19 +94,8 @@ def test_a_file_of_re_arc_becomes_puzzles_of_pairs_that_fit(tmp_path: Path) -> N
     assert [source.tolist() for source, _ in first.pairs + second.pairs] == fit
     assert (len(first.demonstrations), len(first.tests)) == (3, 1)
     assert all(np.array_equal(target, source.T) for source, target in first.pairs)
-    assert first.level is None
     re_arc(tmp_path, "007bbfb7", [3] * 200)
     assert len(load_puzzles(str(tmp_path), "training")) == RE_ARC_PUZZLES
-
-
-def test_difficulties_of_re_arc_are_levels_of_its_puzzles(tmp_path: Path) -> None:
-    re_arc(tmp_path, "007bbfb7", [3, 13, 3, 3, 3])
-    re_arc(tmp_path, "00d62c1b", [3] * 4)
-    metadata = {"007bbfb7": {"pso_difficulties": [0.1, 0.9, 0.2, 0.3, 0.4], "rng_difficulties": [0.5] * 5}}
-    (tmp_path / "metadata.json").write_text(json.dumps(metadata))
-    known, unknown = load_puzzles(str(tmp_path), "training")
-    assert known.level == pytest.approx(0.25)
-    assert unknown.level is None
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_best_trial_is_shown_beside_the_defaults(ended):
     assert lines[at + 2].split() == ["val/score", "by", "epoch", "1", "0.5", "0.25"]
     told = {line.split()[0]: line.split()[1:] for line in lines[at + 3 : at + 3 + len(params[0])]}
     assert told.keys() == params[0].keys()
-    assert told["agent_lr"] == [f"{of_trial['agent_lr']:.4g}" for of_trial in params]
+    assert told["policy_lr"] == [f"{of_trial['policy_lr']:.4g}" for of_trial in params]
 
 
 def test_best_trial_may_be_the_defaults(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 
-from searchlight.models.arc.puzzles import EASY, SYMMETRIES, Grid, Pair, Puzzle, hash_puzzles, transform
+from searchlight.models.arc.puzzles import SYMMETRIES, Grid, Pair, Puzzle, hash_puzzles, transform
 from searchlight.models.arc.puzzles.contamination import find_leaks
-from searchlight.models.arc.puzzles.generators.generator import FAMILIES, generate, generate_split
+from searchlight.models.arc.puzzles.generators.generator import EASY, FAMILIES, generate, generate_split
 
 Cell = tuple[int, int]
 
