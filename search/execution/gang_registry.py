@@ -47,7 +47,8 @@ class GangEntry:
         nodes: The nodes of the workers.
         planned: The node that their group requested.
         leaving: Why the workers must continue on another node, or "".
-        ended: Set once these workers have ended or must leave, or the search stops.
+        ended: Set once these workers have ended or must leave, or the search stops. Replaced after a halt.
+        halted: The turn of the segment whose trial was halted last.
         heard_at: When it last polled. It polls every `Registry._poll_interval_s` while it waits for reports.
     """
 
@@ -60,6 +61,7 @@ class GangEntry:
     planned: str = ""
     leaving: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    halted: int = 0
     doing: str = ""
     is_synchronous: bool = False  # whether its next workers launch kernels synchronously
     heard_at: float = -math.inf
@@ -143,7 +145,9 @@ class Registry:
         """Let new workers of `gang` start as `run` after the old ones have ended."""
         entry = self._gangs[gang]
         self._release_audit(gang)
+        is_halted = entry.halted == entry.mailbox.turn
         reached, expected = await entry.mailbox.restart()
+        entry.halted = entry.mailbox.turn if is_halted else entry.halted
         leaving, entry.leaving = entry.leaving, ""
         self._release_resources(entry)
         entry.ended = asyncio.Event()
@@ -186,16 +190,24 @@ class Registry:
         for entry in self._gangs.values():
             entry.ended.set()
 
-    async def wait_for_stop(self, gang: str) -> tuple[bool, str]:
-        """Wait until the present workers of `gang` must end, or have ended.
+    async def halt_trial(self, number: int) -> None:
+        """Let the workers that train trial `number` end its segment after the present window."""
+        for entry in self._gangs.values():
+            if turn := entry.mailbox.find_turn(number):
+                entry.halted = turn
+                entry.ended, halted = asyncio.Event(), entry.ended
+                halted.set()
+
+    async def wait_for_stop(self, gang: str, halted: int = 0) -> tuple[bool, str, int]:
+        """Wait until the present workers of `gang` must end, have ended, or must halt a trial after the turn `halted`.
 
         Returns:
-            Whether the search stops, and why the workers must leave their nodes, or "".
+            Whether the search stops, why the workers must leave their nodes, or "", and the last turn that is halted.
         """
         entry = self._gangs[gang]
-        if not self._stopping and not entry.leaving:
+        if not self._stopping and not entry.leaving and entry.halted == halted:
             await entry.ended.wait()
-        return self._stopping, entry.leaving
+        return self._stopping, entry.leaving, entry.halted
 
     async def claim_audit(self, gang: str) -> bool:
         """Return whether the workers of `gang` must audit the task.

@@ -37,6 +37,14 @@ class Mailbox:
         await self._start_turn(segment)
         return self._turn
 
+    @property
+    def turn(self) -> int:
+        return self._turn
+
+    def find_turn(self, number: int) -> int:
+        """Return the turn of the segment of trial `number`, or 0 if the workers train another trial."""
+        return self._turn if self._segment is not None and self._segment.trial == number else 0
+
     async def mark_ending(self, why: str) -> None:
         """Pass no more segments to the workers, since they will end."""
         async with self._changed:

@@ -92,7 +92,7 @@ class CommandRunner(FunctionRunner):
             if last is not None:
                 session.report(last.metrics)
             if program.code is None or program.is_superseded:
-                session.end_trial(build_interruption([(self.stopping.is_set(), self.migrate_reason)]))
+                session.end_trial(build_interruption([(self.must_stop, self.migrate_reason)]))
             if reason := program.describe_failure():
                 if session.is_complete:
                     logger.warning("after its last report: %s", reason)
@@ -107,7 +107,7 @@ class CommandRunner(FunctionRunner):
 
     def _is_interrupted(self) -> bool:
         """Return whether the program must end between two reports."""
-        return self.stopping.is_set() and (not self.migrate_reason or self.command.can_resume)
+        return self.must_stop and (not self.migrate_reason or self.command.can_resume)
 
 
 def _build_environment() -> dict[str, str]:

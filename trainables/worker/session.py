@@ -175,7 +175,7 @@ class Session:
         self._check_call("a validation" if validation else "an upload of its own" if upload else "")
         self.number += 1
         path = self.folder / f"epoch-{self.number}-{self.segment.attempt}"
-        stop, usage = self.runner.stopping.is_set(), self._usage.measure()
+        stop, usage = self.runner.must_stop, self._usage.measure()
         own = _Arrival(False, checkpoint is not None, stop, self.runner.migrate_reason, seconds, usage=usage)
         with contextlib.ExitStack() as stack:  # keeps the source until it is uploaded
             source = self._add_checkpoint_part(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)

@@ -64,6 +64,8 @@ class TrialRunner:
         progress: A counter of builds, windows and evaluations over all trials.
         held: The trial that the next segment may continue in memory, and its epoch.
         recycle_reason: Why this process should run no other trial, or "".
+        turn: The turn of the segment that runs, see Mailbox.
+        halted_turn: The last turn whose trial must stop, although the search goes on.
         migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
         is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
@@ -86,6 +88,7 @@ class TrialRunner:
         self.held: tuple[int, int] | None = None
         self.training: TrialTrainer | None = None
         self.recycle_reason = ""
+        self.turn, self.halted_turn = 1, 0
         self.migrate_reason = ""
         self.is_auditor = False
         self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
@@ -266,7 +269,7 @@ class TrialRunner:
             if metrics is None:
                 if training.windows:
                     training.save(midway)
-                yield build_interruption(self.context.gather((self.stopping.is_set(), self.migrate_reason)))
+                yield build_interruption(self.context.gather((self.must_stop, self.migrate_reason)))
                 return
             check_other_metrics(self.settings.others, metrics, f"after epoch {training.epoch}")
             path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
@@ -287,10 +290,15 @@ class TrialRunner:
         """Return the cost of the last epoch in each unit of fidelity."""
         return {"samples": training.samples, "gpu_seconds": training.seconds * self.settings.gpus}
 
+    @property
+    def must_stop(self) -> bool:
+        """Whether the search stops, the trial must move, or this trial is halted."""
+        return self.stopping.is_set() or self.halted_turn >= self.turn
+
     def _should_stop(self) -> bool:
         """Return whether to stop before the next window."""
         self._count_progress()
-        return self.stopping.is_set()
+        return self.must_stop
 
     def _count_progress(self) -> None:
         self.progress += 1

@@ -84,6 +84,7 @@ class GangMember:
             if reasons and not runner.must_continue:
                 runner.drop_trial_unless_continued(None)  # a function that waits in its report ends in order
                 return self._end_gang(reasons[0])
+            runner.turn = self._turn
             for report in runner.run(segment):
                 if isinstance(report, Migration):
                     self._end_gang(report.reason, report.is_synchronous)
@@ -116,11 +117,17 @@ class GangMember:
             raise RuntimeError(report.reason)
 
     def _listen(self) -> None:
-        """Stop the runner when the search is stopped or the trial must move."""
-        stopping, leaving = ray.get(self._registry.wait_for_stop.remote(self._gang))
-        self._runner.migrate_reason = leaving
-        if stopping or leaving:
-            self._runner.stopping.set()
+        """Stop the runner when the search is stopped or the trial must move, and a trial when it is halted."""
+        runner, halted = self._runner, 0
+        while True:
+            before = halted
+            stopping, leaving, halted = ray.get(self._registry.wait_for_stop.remote(self._gang, before))
+            runner.halted_turn = halted
+            runner.migrate_reason = leaving
+            if stopping or leaving:
+                runner.stopping.set()
+            if halted == before:
+                return
 
     def _send_heartbeats(self, caller: int, every_s: float) -> None:
         """Report the progress and the stack of the training thread, for as long as the thread `caller` lives."""

@@ -1,6 +1,7 @@
 """What the registry makes of what it sees, without Ray."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -156,14 +157,29 @@ async def test_workers_hear_that_their_node_or_gang_goes_away(world):
     told = [asyncio.create_task(found.wait_for_stop(f"g{number}")) for number in range(2)]
     await world.see(going={"node-1": "node 10.0.0.3 is going away"})
     assert [task.done() for task in told] == [False, True]
-    assert await told[1] == (False, "node 10.0.0.3 is going away")
+    assert await told[1] == (False, "node 10.0.0.3 is going away", 0)
     restarted = await found.restart("g1", "gang-9")
     assert (restarted.leaving, restarted.moves) == ("node 10.0.0.3 is going away", False)
     await world.see(going={"head": "node 10.0.0.1 is going away"})
-    assert await told[0] == (False, "node 10.0.0.1 is going away")
+    assert await told[0] == (False, "node 10.0.0.1 is going away", 0)
     assert (await found.restart("g0", "gang-8")).moves
     await found.stop()
     assert (await found.wait_for_stop("g0"))[0], "that the search stops goes before"
+
+
+@asynchronous
+async def test_workers_hear_that_their_trial_is_halted(world):
+    found = await world.enter(2, up=2)
+    turn = await found.assign("g1", replace(SEGMENT, trial=7))
+    told = [asyncio.create_task(found.wait_for_stop(f"g{number}")) for number in range(2)]
+    await asyncio.sleep(0)
+    await found.halt_trial(7)
+    assert await told[1] == (False, "", turn)
+    assert not told[0].done(), "it has another trial"
+    again = asyncio.create_task(found.wait_for_stop("g1", turn))
+    await found.restart("g1", "gang-9")
+    assert (await again)[2] == turn + 1, "new workers get the halted segment in a new turn"
+    told[0].cancel()
 
 
 @asynchronous

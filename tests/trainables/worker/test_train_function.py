@@ -248,7 +248,7 @@ def test_function_that_waits_ends_before_its_workers_move(stretch, monkeypatch):
     monkeypatch.setattr(ray, "wait", lambda calls: None)
     registry, segments = Mock(), wait_for_segments()
     registry.wait_for_segment.remote = lambda gang, turn: next(segments)
-    registry.wait_for_stop.remote = lambda gang: (not leaves.wait(), reason)
+    registry.wait_for_stop.remote = lambda gang, halted: (not leaves.wait(), reason, halted)
     thread = threading.Thread(target=GangMember(registry, "gang", runner).work)  # its heartbeats end with it
     thread.start()
     thread.join()
