@@ -13,13 +13,14 @@ FORBIDDEN = {
 # Highest first. A package may import those of lower lines, and none of its own line.
 LAYERS = [
     ("search.cli", "search.task_template"),
-    ("search.run", "search.report"),
+    ("search.run", "search.report", "search.steer"),
     ("search.experiment",),
     ("search.reporting",),
     ("search.config",),
     ("search.tracking",),
     ("search.execution", "search.analysis"),
     ("search.study",),
+    ("search.steering",),
     ("search.samplers", "search.schedulers"),
     ("search.command",),
     ("search.space",),

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optuna import Study
@@ -15,6 +15,8 @@ from searchlight.search.space.search_space import Parameter, Space, list_values
 FIXED = "fixed_params"  # the system attribute of a trial that holds its enqueued values
 CLOSE = 1e-10  # relative difference of floats that may be equal except for rounding
 DRAWN = 4  # draws from the sampler, before an untried config is chosen at random
+DRAWN_OF_ALLOWED = 40  # the same where not every config is allowed
+DRAWN_AT_RANDOM = 1000  # uniform draws for one that is allowed
 
 
 class DistinctSampler(BaseSampler):
@@ -22,11 +24,17 @@ class DistinctSampler(BaseSampler):
 
     A search is deterministic: the same values would give the same result. To measure the spread between seeds, search
     over `seed`. All values of a trial are drawn at once, so that whole configs can be compared.
+
+    Args:
+        allows: Whether a config may be suggested, or None if all may. Enqueued values may in any case.
     """
 
-    def __init__(self, sampler: BaseSampler, space: Space) -> None:
+    def __init__(
+        self, sampler: BaseSampler, space: Space, allows: Callable[[dict[str, Any]], bool] | None = None
+    ) -> None:
         self.sampler = sampler
         self.space = space
+        self.allows = allows
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {parameter.name: parameter.distribution for parameter in self.space.parameters}
@@ -36,16 +44,24 @@ class DistinctSampler(BaseSampler):
     ) -> dict[str, Any]:
         others = study.get_trials(deepcopy=False)  # enqueued ones have no parameters yet
         tried = [params for other in others if (params := other.params) and other.number != trial.number]
-        for _ in range(DRAWN):
+        enqueued = trial.system_attrs.get(FIXED, {})
+        allows = self.allows if self.allows is not None and not enqueued else None
+        for _ in range(DRAWN if allows is None else DRAWN_OF_ALLOWED):
             values = self._draw(self.sampler, study, trial)
-            if not _is_tried(values, tried):
+            if not _is_tried(values, tried) and (allows is None or allows(values)):
                 return values
-        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(trial.system_attrs.get(FIXED, {}))
-        keys = {_build_key(combination): combination for combination in self.space.list_combinations() or []}
+        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(enqueued)
+        combinations = self.space.list_combinations() or []
+        keys = {_build_key(values): values for values in combinations if allows is None or allows(values)}
         left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
         if left:
             return random.Random(trial.number).choice(left)
-        return self._draw(RandomSampler(seed=trial.number), study, trial)
+        sampler = RandomSampler(seed=trial.number)
+        for _ in range(1 if allows is None else DRAWN_AT_RANDOM):
+            values = self._draw(sampler, study, trial)
+            if allows is None or allows(values):
+                break
+        return values
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         return self.sampler.sample_independent(study, trial, param_name, param_distribution)

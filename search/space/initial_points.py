@@ -23,7 +23,7 @@ def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int
     points = [defaults] if defaults else []
     for named in given:
         try:
-            point = _parse_named_point(space, named)
+            point = parse_named_point(space, named)
             points += [point] if point not in points else []
         except UsageError as error:
             problems.extend(f"--try {problem}" for problem in error.problems)
@@ -47,7 +47,7 @@ def describe_points(space: Space, points: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
+def parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
     searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
     values, problems = dict[str, Any](), list[str]()
     for name, text in named.items():

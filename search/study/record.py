@@ -12,12 +12,14 @@ from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.fidelity import UNLIMITED, Unit
 from searchlight.search.space.objectives import HasObjectives, Objective
+from searchlight.search.steering.command import LogEntry, parse_entry
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
 from searchlight.search.study.trial import split_trials
 from searchlight.trainables.filesystem.paths import StoragePath
 
 DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
+COMMAND = "command/"  # the user attributes of the study with its commands, each with its number
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class SearchRecord(HasObjectives):
         drivers: The start of each driver and the end of its trials (None: it was killed, or still runs), in seconds
             since 1970. Empty for a search of an older version.
         confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.
+        commands: What users asked of the running search, and the answers.
     """
 
     name: str
@@ -41,6 +44,7 @@ class SearchRecord(HasObjectives):
     about: Mapping[str, Any]
     drivers: Sequence[tuple[float, float | None]] = ()
     confirming_runs: Sequence[FrozenTrial] = ()
+    commands: Sequence[LogEntry] = ()
 
     @property
     def all_trials(self) -> Sequence[FrozenTrial]:
@@ -90,7 +94,7 @@ def load_search(place: str | StoragePath) -> SearchRecord:
     begun = [trial for trial in trials if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
     drivers = [(start, end) for start, end in about.get(DRIVERS, ())]
-    return build_record(place.name, begun, objectives, about.get("search", {}), drivers)
+    return build_record(place.name, begun, objectives, about.get("search", {}), drivers, read_commands(about))
 
 
 def build_record(
@@ -99,7 +103,14 @@ def build_record(
     objectives: tuple[Objective, ...],
     about: Mapping[str, Any],
     drivers: Sequence[tuple[float, float | None]] = (),
+    commands: Sequence[LogEntry] = (),
 ) -> SearchRecord:
     """Return the record of a search from all `trials` that have begun, including confirming runs."""
     searched, confirming_runs = split_trials(trials)
-    return SearchRecord(name, searched, objectives, about, drivers, confirming_runs)
+    return SearchRecord(name, searched, objectives, about, drivers, confirming_runs, commands)
+
+
+def read_commands(attributes: Mapping[str, Any]) -> list[LogEntry]:
+    """Return the log of commands from the user attributes of a study."""
+    entries = (parse_entry(content) for name, content in attributes.items() if name.startswith(COMMAND))
+    return sorted(entries, key=lambda entry: entry.revision)

@@ -14,9 +14,10 @@ from searchlight.search.samplers.distinct import DistinctSampler
 from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
+from searchlight.search.steering.command import LogEntry
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.study_store import open_store
-from searchlight.search.study.record import DRIVERS, SearchRecord, build_record
+from searchlight.search.study.record import COMMAND, DRIVERS, SearchRecord, build_record, read_commands
 from searchlight.search.study.sampler_view import SamplerView
 from searchlight.search.study.trial import (
     get_constraints,
@@ -49,6 +50,7 @@ class SearchStudy:
             others. TPE prefers the trial with the larger step. None: by epoch.
         extrapolates: Whether the sampler sees stopped trials as completed, since it ignores others.
         takes_constraints: Whether the sampler learns from the constraints of trials.
+        allows: Whether a trial with these values may be proposed, or None if each may.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class SearchStudy:
         self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
+        self.allows: Callable[[dict[str, Any]], bool] | None = None
         first = sampler(0)
         kind = first.sampler if isinstance(first, OwnSampler) else first
         self.extrapolates = not isinstance(kind, TPESampler)
@@ -98,7 +101,22 @@ class SearchStudy:
 
     def get_record(self) -> SearchRecord:
         """Return the present record of the search."""
-        return build_record(self._study.study_name, self.get_trials(), self.objectives, self.metadata, self._drivers)
+        return build_record(
+            self._study.study_name,
+            self.get_trials(),
+            self.objectives,
+            self.metadata,
+            self._drivers,
+            self.get_commands(),
+        )
+
+    def get_commands(self) -> list[LogEntry]:
+        """Return the commands that users gave to the search, with their answers."""
+        return read_commands(self._storage.get_study_user_attrs(self._id))
+
+    def record_command(self, entry: LogEntry) -> None:
+        """Add an entry to the log of commands."""
+        self._storage.set_study_user_attr(self._id, f"{COMMAND}{entry.revision}", entry.as_json())
 
     @property
     def _drivers(self) -> list[tuple[float, float | None]]:
@@ -144,13 +162,13 @@ class SearchStudy:
         """Begin a trial. Return its number and its values."""
         trials = self.get_all_trials()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
-        self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space)
+        self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space, self.allows)
         trial = self._study.ask()
         return trial.number, space.suggest(trial)
 
     def resume_ask(self, number: int, space: Space) -> dict[str, Any]:
         """Return the values of a trial whose start was interrupted. Suggest the missing values."""
-        self._study.sampler = DistinctSampler(self._sampler(number), space)
+        self._study.sampler = DistinctSampler(self._sampler(number), space, self.allows)
         return space.suggest(optuna.Trial(self._study, self._get_trial_id(number)))
 
     def get_next_number(self) -> int:

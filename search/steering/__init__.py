@@ -1,0 +1,1 @@
+"""Commands to a running search: what users ask of its driver, and what the driver answers."""

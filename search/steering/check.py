@@ -1,0 +1,291 @@
+"""Checks of a command before it is applied: what it would change, or why it is refused."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from searchlight.search.errors import UsageError, suggest_nearest
+from searchlight.search.formatting import pluralize
+from searchlight.search.space.search_space import Parameter, Space
+from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.region import Condition, Region, parse_region
+from searchlight.search.steering.state import SteeringState, are_allowed, build_state
+
+DRAWN = 1000  # random configs, of which some must be left by regions to avoid
+FEW = 0.05
+UNDOABLE = ("keep", "avoid", "narrow", "budget", "pause", "continue", "undo")
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """What a check needs to know of a search.
+
+    Attributes:
+        trials: All trials by number, enqueued ones included, without confirming runs.
+        limit: The number of trials that the search may start.
+        is_over: Whether no trial of it continues any more.
+    """
+
+    space: Space
+    trials: Mapping[int, FrozenTrial]
+    log: Sequence[LogEntry]
+    limit: int
+    is_over: bool = False
+
+    @property
+    def state(self) -> SteeringState:
+        return build_state(self.log)
+
+    @property
+    def begun(self) -> int:
+        return sum(trial.state != TrialState.WAITING for trial in self.trials.values())
+
+
+def check_command(command: Command, view: SearchView) -> Answer:
+    """Return the answer to a command, which is accepted.
+
+    Raises:
+        UsageError: The command is refused.
+    """
+    check_revision(command, view.log)
+    effect, *warnings = CHECKS[command.operation](command.args, view)
+    return Answer(True, effect, warnings, undo=command.operation in UNDOABLE)
+
+
+def check_revision(command: Command, log: Sequence[LogEntry]) -> None:
+    """Check that no later command than those that the author knew decides on the same.
+
+    Raises:
+        UsageError: One does.
+    """
+    if command.revision is None:
+        return
+    for entry in log[command.revision :]:
+        if entry.answer.accepted and (both := entry.command.subjects & command.subjects):
+            raise UsageError(
+                f"the command must know what was decided before, but {', '.join(sorted(both))} was decided by "
+                f"{entry.command.author} ({entry.command.operation}, revision {entry.revision}). Look at the log and "
+                "send it again."
+            )
+
+
+def _find_trials(numbers: Sequence[int], view: SearchView) -> list[FrozenTrial]:
+    """Return trials that have not ended.
+
+    Raises:
+        UsageError: There is no such trial, or it has ended.
+    """
+    if not numbers:
+        raise UsageError("a trial must be named, but none is. Give numbers such as 3 7.")
+    for number in numbers:
+        if number not in view.trials:
+            last = max(view.trials, default=None)
+            known = "the search has none yet" if last is None else f"the last one is {last}"
+            raise UsageError(f"trial {number} must be one of the search, but {known}.")
+        if (state := view.trials[number].state).is_finished():
+            outcome = view.trials[number].user_attrs.get("outcome", state.name.lower())
+            raise UsageError(f"trial {number} must be unfinished, but it has {outcome}.")
+    return [view.trials[number] for number in numbers]
+
+
+def _check_stop(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    _find_trials(args["trials"], view)
+    kept = sorted({*args["trials"]} & {*view.state.get_reasons("keep")})
+    warnings = [f"trial {number} was to be kept" for number in kept]
+    return [f"{_name_trials(args['trials'])} ends at its next window, as pruned", *warnings]
+
+
+def _check_keep(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    _find_trials(args["trials"], view)
+    if stopped := sorted({*args["trials"]} & {*view.state.get_reasons("stop")}):
+        raise UsageError(f"{_name_trials(stopped)} must not be stopped already, but a command has stopped it.")
+    return [f"{_name_trials(args['trials'])} trains to its full budget, whatever the scheduler says"]
+
+
+def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    point = args["point"]
+    told = ", ".join(f"{name}={value}" for name, value in point.items())
+    number = next((n for n, t in view.trials.items() if t.system_attrs.get("fixed_params", t.params) == point), None)
+    if number is not None:
+        raise UsageError(f"a point must be new, but trial {number} has {told}.")
+    warnings = []
+    if view.begun >= view.limit:
+        warnings.append(f"all {view.limit} trials have begun: it waits until a budget command raises --trials")
+    if view.is_over:
+        warnings.append("the search has ended: no trial begins any more")
+    return [f"the next trial has {told}", *warnings]
+
+
+def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    region = parse_region_of(args["region"], view.space)
+    few = _check_rest([*list_regions(view.state, view.space), region], view.space)
+    inside = [n for n, t in view.trials.items() if t.state == TrialState.RUNNING and region.contains(t.params)]
+    warnings = [f"trial {number} runs there and goes on: stop it if it is not wanted" for number in inside]
+    return [f"no trial is proposed with {region}", *few, *warnings]
+
+
+def _check_narrow(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if not args["ranges"]:
+        raise UsageError("a range must be given, such as lr=1e-4..1e-2, but none is.")
+    few = _check_rest([*list_regions(view.state, view.space), *build_regions(args["ranges"], view.space)], view.space)
+    told = ", ".join(f"{name}={text}" for name, text in args["ranges"].items())
+    return [f"trials are proposed within {told}; those outside stay valid", *few]
+
+
+def _check_budget(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    given = {name: value for name, value in args.items() if value is not None}
+    if not given:
+        raise UsageError("a budget must be given: --trials, --gpu-hours or --concurrency.")
+    for name, value in given.items():
+        kind = (int, float) if name == "gpu_hours" else int
+        if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
+            raise UsageError(f"--{name.replace('_', '-')} must be above 0, but got {value!r}.")
+    warnings = []
+    if (trials := given.get("trials")) is not None and trials < view.begun:
+        warnings.append(f"{view.begun} trials have begun already, and go on")
+    return [", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in given.items()), *warnings]
+
+
+def _check_pause(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if view.state.pause is not None and bool(view.state.pause.args.get("drain")) == bool(args.get("drain")):
+        raise UsageError("the search must run, but is paused already.")
+    if args.get("drain"):
+        return ["no trial begins or continues; those that run go on to their next rung or end"]
+    return ["running trials stop at their next window and keep their state; no trial begins"]
+
+
+def _check_continue(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if view.state.pause is None:
+        raise UsageError("the search must be paused, but it is not.")
+    return ["trials begin and continue again"]
+
+
+def _check_finish(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if view.is_over:
+        raise UsageError("the search must not be over, but no trial of it continues any more.")
+    return ["no trial continues after its next rung or end; the best ones are confirmed"]
+
+
+def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    entry = next((entry for entry in view.log if entry.command.id == args["command"]), None)
+    if entry is None:
+        raise UsageError(f"undo must name a command of the log, but there is no {args['command']!r}.")
+    named = f"{entry.command.operation} {entry.command.id}"
+    if not entry.answer.undo:
+        raise UsageError(f"undo must name a command that can be taken back, but {named} cannot.")
+    undone = {e.command.args["command"] for e in view.log if e.command.operation == "undo" and e.answer.accepted}
+    if entry.command.id in undone:
+        raise UsageError(f"undo must name a command that is in force, but {named} was undone.")
+    return [f"{named} is taken back: {entry.answer.effect}"]
+
+
+CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {
+    "stop": _check_stop,
+    "keep": _check_keep,
+    "try": _check_try,
+    "avoid": _check_avoid,
+    "narrow": _check_narrow,
+    "budget": _check_budget,
+    "pause": _check_pause,
+    "continue": _check_continue,
+    "finish": _check_finish,
+    "undo": _check_undo,
+}  # each returns the effect, and then warnings
+
+
+def _check_rest(regions: Sequence[Region], space: Space) -> list[str]:
+    """Return a warning if `regions` leave little of the space.
+
+    Raises:
+        UsageError: They seem to leave nothing.
+    """
+    draw = random.Random(0)
+    points = (space.choose(lambda parameter: _draw_value(parameter.distribution, draw)) for _ in range(DRAWN))
+    left = sum(are_allowed(regions, point) for point in points) / DRAWN
+    if not left:
+        raise UsageError(f"a region must leave some of the space, but none of {DRAWN} random configs is left.")
+    return [f"about {100 * left:.0f} % of the space is left"] if left < FEW else []
+
+
+def _draw_value(distribution: BaseDistribution, draw: random.Random) -> Any:
+    """Return a value of a distribution by a uniform draw, on a log scale where the distribution has one."""
+    if isinstance(distribution, CategoricalDistribution):
+        return draw.choice(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = distribution.low, distribution.high
+    scale = (math.log, math.exp) if distribution.log else (float, float)
+    value = scale[1](draw.uniform(scale[0](low), scale[0](high)))
+    return round(value) if isinstance(distribution, IntDistribution) else value
+
+
+def list_regions(state: SteeringState, space: Space) -> list[Region]:
+    """Return the regions in which no trial is proposed. A later range of a parameter replaces an earlier one."""
+    ranges: dict[str, str] = {}
+    for command in state.find("narrow"):
+        ranges |= command.args["ranges"]
+    regions = [parse_region_of(command.args["region"], space) for command in state.find("avoid")]
+    return regions + build_regions(ranges, space)
+
+
+def parse_region_of(text: str, space: Space) -> Region:
+    """Return a region of the searched parameters.
+
+    Raises:
+        UsageError: The text has another form, or names no searched parameter.
+    """
+    try:
+        return parse_region(text, lambda name, value: space.value_parser(_find(name, space).name)(value))
+    except ValueError as error:
+        raise UsageError(f"a region {error}.") from error
+
+
+def build_regions(ranges: Mapping[str, str], space: Space) -> list[Region]:
+    """Return the regions outside of `ranges`.
+
+    Raises:
+        UsageError: A range names no searched parameter, has another form, or is wider than the searched one.
+    """
+    regions = []
+    for name, text in ranges.items():
+        parameter, parse = _find(name, space), space.value_parser(name)
+        if isinstance(parameter.distribution, CategoricalDistribution):
+            kept = [parse(part.strip()) for part in text.split(",")]
+            outside = [Condition(name, "=", c) for c in parameter.distribution.choices if c not in kept]
+        else:
+            low, mark, high = text.partition("..")
+            if not mark:
+                raise UsageError(f"a range of {name} must be like {parameter}, but got {text!r}.")
+            kept = [parse(low), parse(high)]
+            if not kept[0] < kept[1]:
+                raise UsageError(f"a range of {name} must have low < high, but got {text!r}.")
+            outside = [Condition(name, "<", kept[0]), Condition(name, ">", kept[1])]
+        for value in kept:
+            _check_within(parameter, value)
+        regions += [Region((condition,)) for condition in outside]
+    return regions
+
+
+def _check_within(parameter: Parameter, value: Any) -> None:
+    d = parameter.distribution
+    is_inside = value in d.choices if isinstance(d, CategoricalDistribution) else d.low <= value <= d.high  # type: ignore[attr-defined]
+    if not is_inside:
+        raise UsageError(
+            f"a range of {parameter.name} must lie in {parameter}, but got {value}: samplers compare trials of one "
+            "space. Begin a wider search with --warm-start."
+        )
+
+
+def _find(name: str, space: Space) -> Parameter:
+    parameters = {parameter.name: parameter for parameter in space.parameters}
+    if name not in parameters:
+        raise UsageError(f"{name} must be a searched parameter, but is not. {suggest_nearest(name, parameters)}")
+    return parameters[name]
+
+
+def _name_trials(numbers: Sequence[int]) -> str:
+    return f"trial {numbers[0]}" if len(numbers) == 1 else f"each of {pluralize(len(numbers), 'trial')}"

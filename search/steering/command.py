@@ -1,0 +1,124 @@
+"""A command to the driver of a search, its answer, and the log of both."""
+
+import getpass
+import re
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LOG = "commands.json"  # the log in the folder of a search, for MLflow; the study has it as well
+# What a command may do, and the arguments that it takes. Other arguments are refused.
+OPERATIONS: Mapping[str, tuple[str, ...]] = {
+    "stop": ("trials",),
+    "keep": ("trials",),
+    "try": ("point", "full"),
+    "avoid": ("region",),
+    "narrow": ("ranges",),
+    "budget": ("trials", "gpu_hours", "concurrency"),
+    "pause": ("drain",),
+    "continue": (),
+    "finish": (),
+    "undo": ("command",),
+}
+ID = re.compile(r"[A-Za-z0-9][\w\-]{0,63}")  # it names a file
+
+
+def get_author() -> str:
+    """Return the user of this process and its machine, e.g. "ann@laptop"."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to the driver of a search.
+
+    Attributes:
+        operation: A key of OPERATIONS.
+        args: Its arguments, as JSON.
+        id: Made by the author. A command is applied once, however often it is sent.
+        revision: The number of commands that the author knew. A later one that contradicts this one refuses it.
+            None: the author asks for it in any case.
+        at: When it was made, in seconds since 1970.
+    """
+
+    operation: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    author: str = field(default_factory=get_author)
+    why: str = ""
+    revision: int | None = None
+    is_preview: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    at: float = field(default_factory=time.time)
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        """What the command decides on: two commands on one subject contradict each other."""
+        if self.operation in ("stop", "keep"):
+            return frozenset(f"trial {number}" for number in self.args["trials"])
+        if self.operation == "budget":
+            return frozenset(self.args)
+        if self.operation == "narrow":
+            return frozenset(f"range of {name}" for name in self.args["ranges"])
+        if self.operation in ("pause", "continue", "finish"):
+            return frozenset({"whether trials run"})
+        return frozenset({f"command {self.args['command']}"} if self.operation == "undo" else ())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The driver's answer.
+
+    Attributes:
+        accepted: Whether the command is applied.
+        effect: What changes, or why the command is refused.
+        undo: Whether `undo` takes it back.
+    """
+
+    accepted: bool
+    effect: str
+    warnings: Sequence[str] = field(default_factory=list)
+    undo: bool = False
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A command and its answer. `revision` counts the entries of the log from 1 on."""
+
+    revision: int
+    command: Command
+    answer: Answer
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parse_command(content: Mapping[str, Any]) -> Command:
+    """Return the command that a client has written.
+
+    Raises:
+        ValueError: The content is not a command.
+    """
+    try:
+        command = Command(**content)
+        if command.operation not in OPERATIONS:
+            raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, but got {command.operation!r}")
+        if unknown := {*command.args} - {*OPERATIONS[command.operation]}:
+            raise ValueError(f"{command.operation} must have no {', '.join(sorted(unknown))}")
+        if not ID.fullmatch(command.id):
+            raise ValueError(f"id must be letters, digits, '_' or '-', but got {command.id[:80]!r}")
+        command.subjects  # noqa: B018 - raises if an argument is missing
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"a command must have the fields of Command, but {error}") from error
+    return command
+
+
+def parse_entry(content: Mapping[str, Any]) -> LogEntry:
+    """Return an entry of the log as it is stored."""
+    return LogEntry(content["revision"], Command(**content["command"]), Answer(**content["answer"]))

@@ -1,0 +1,82 @@
+"""What the commands to a search have changed, computed from the log alone: a resumed search continues with it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from searchlight.search.steering.command import Command, LogEntry
+from searchlight.search.steering.region import Region
+
+
+@dataclass(frozen=True)
+class SteeringState:
+    """The commands that are in force, the earliest first."""
+
+    commands: Sequence[Command] = ()
+
+    def find(self, *operations: str) -> list[Command]:
+        return [command for command in self.commands if command.operation in operations]
+
+    def get_reasons(self, operation: str) -> dict[int, str]:
+        """Return who asked to stop or keep a trial and why, by trial number."""
+        return {
+            number: describe_author(command) for command in self.find(operation) for number in command.args["trials"]
+        }
+
+    @property
+    def pause(self) -> Command | None:
+        """The command that pauses the search, if it is the last one of its kind."""
+        last = next(reversed(self.find("pause", "continue")), None)
+        return last if last is not None and last.operation == "pause" else None
+
+    def get_limit(self, name: str) -> Any:
+        """Return the last value of a budget, or None if no command has changed it."""
+        return next((c.args[name] for c in reversed(self.find("budget")) if c.args.get(name) is not None), None)
+
+
+@dataclass
+class Controls:
+    """What commands decide in the loop that gives segments to gangs. Without commands, nothing.
+
+    Attributes:
+        kept: Numbers of trials that train to their full budget.
+        is_paused: Whether no segment begins.
+        concurrency: How many trials may run at a time, or None.
+        apply_waiting: Applies the commands that have arrived.
+        update_trials: Brings trials into the state that the log of commands describes, e.g. after a segment.
+    """
+
+    kept: frozenset[int] = frozenset()
+    is_paused: bool = False
+    concurrency: int | None = None
+    apply_waiting: Callable[[], None] = lambda: None
+    update_trials: Callable[[], None] = lambda: None
+
+
+def is_of(trial: FrozenTrial, command: Command) -> bool:
+    """Return whether `trial` has the point of a `try` command."""
+    return bool(trial.system_attrs.get("fixed_params", trial.params) == command.args["point"])
+
+
+def describe_author(command: Command) -> str:
+    """Return e.g. "by ann@laptop: it diverges anyway"."""
+    return f"by {command.author}" + (f": {command.why}" if command.why else "")
+
+
+def build_state(log: Sequence[LogEntry]) -> SteeringState:
+    """Return the accepted commands of a log without those that were undone."""
+    accepted = [entry.command for entry in log if entry.answer.accepted]
+    undone: set[str] = set()
+    for command in reversed(accepted):  # an undo may be undone itself
+        if command.operation == "undo" and command.id not in undone:
+            undone.add(command.args["command"])
+    return SteeringState(
+        tuple(command for command in accepted if command.id not in undone and command.operation != "undo")
+    )
+
+
+def are_allowed(regions: Sequence[Region], values: Mapping[str, Any]) -> bool:
+    """Return whether no region to avoid contains `values`."""
+    return not any(region.contains(values) for region in regions)
