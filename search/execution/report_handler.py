@@ -42,7 +42,7 @@ from searchlight.trainables.worker.messages import (
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchLimits:
     """The limits of a search.
 
@@ -122,6 +122,7 @@ class ReportHandler:
     def record_segment_start(self, number: int) -> None:
         """Begin to measure the GPU time of a segment of trial `number`."""
         self.study.live.add(number)
+        self.interrupted.discard(number)
         self._began[number] = self._get_time(number)
         self.first_trial.record_start(number)
         self._stoppers.record_segment_start(number)

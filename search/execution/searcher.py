@@ -1,6 +1,7 @@
 """The Tune searcher over a study, which assigns segments of trials to gangs."""
 
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from searchlight.search.schedulers.base import Prune, Scheduler, Segment, TrialP
 from searchlight.search.schedulers.pbt import format_replacement_reason
 from searchlight.search.space.fidelity import cumulative_cost, report_field
 from searchlight.search.space.search_space import Space
+from searchlight.search.steering.state import Controls
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
     WORSE,
@@ -75,6 +77,7 @@ class StudySearcher(Searcher):
         )
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangScheduler
+        self.controls = Controls()
         self._live: dict[str, int] = {}  # trial number by Tune's trial
         self._progress = TrialCache(self._build_progress)
 
@@ -84,13 +87,22 @@ class StudySearcher(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         if self._live and (self.reports.first_trial.runs_alone or self._is_full()):
             return None
+        self.apply_commands()  # without a trial, Tune calls its scheduler no more
+        if self.controls.is_paused and not self.limits.stopping.is_set():
+            return None
         result: dict[str, Any] | str | None = Searcher.FINISHED
         if self.error is None:
             result = self._keep_error(lambda: self._next_segment(trial_id), Searcher.FINISHED)
         return None if result == Searcher.FINISHED and self._live else result  # type: ignore[return-value]
 
     def _is_full(self) -> bool:
-        return self.limits.room is not None and len(self._live) >= self.limits.room()
+        room = self.limits.room() if self.limits.room is not None else math.inf
+        return len(self._live) >= min(room, self.controls.concurrency or math.inf)
+
+    def apply_commands(self) -> None:
+        """Apply the commands of users that have arrived. Tune's event loop calls this in each round."""
+        if self.error is None:
+            self._keep_error(self.controls.apply_waiting, None)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if not result["is_held"]:
@@ -105,6 +117,7 @@ class StudySearcher(Searcher):
             self._keep_error(lambda: self.reports.handle_gang_failure(number, loss), None)
         else:
             self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
+        self._keep_error(self.controls.update_trials, None)  # the trial may have been stopped
 
     def handle_segment_end(self, trial_id: str, result: dict[str, Any]) -> SegmentAssignment | None:
         """Record the last report of a segment whose trial may go on. Return its next segment, or None.
@@ -114,7 +127,8 @@ class StudySearcher(Searcher):
         """
         number = self._live.pop(trial_id)
         self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
-        if self.schedule.pauses or self.schedule.makes_copies:
+        self._keep_error(self.controls.update_trials, None)
+        if self.schedule.pauses or self.schedule.makes_copies or self.controls.is_paused:
             return None
         assignment: SegmentAssignment | None = self._keep_error(lambda: self._continue_here(number), None)
         if assignment is not None:
@@ -192,7 +206,9 @@ class StudySearcher(Searcher):
             decision = None
             if not self.limits.search_over.is_set():
                 trials = self._get_searched()
-                decision = self.schedule.next_action(trials, may_start=len(trials) < self.limits.trials)
+                decision = self._find_kept(trials) or self.schedule.next_action(
+                    trials, may_start=len(trials) < self.limits.trials
+                )
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
                 continue
@@ -205,6 +221,13 @@ class StudySearcher(Searcher):
                 break
         return Searcher.FINISHED
 
+    def _find_kept(self, trials: Sequence[TrialProgress]) -> Segment | None:
+        """Return the next segment of a trial that a command keeps, or None if none of them waits."""
+        for trial in trials:
+            if trial.number in self.controls.kept and trial.state == "waiting":
+                return Segment("continued", trial.number, trial.epoch, self.schedule.limit)
+        return None
+
     def _continue_here(self, number: int) -> SegmentAssignment | None:
         """Return the next segment of trial `number`, which its gang holds, or None if it is pruned or must wait."""
         if self.limits.stopping.is_set() or self.limits.search_over.is_set():
@@ -213,7 +236,7 @@ class StudySearcher(Searcher):
             replace(trial, state="running") if trial.state == "waiting" and trial.number != number else trial
             for trial in self._get_searched()
         ]
-        decision = self.schedule.next_action(trials, may_start=False)
+        decision = self._find_kept(trials) or self.schedule.next_action(trials, may_start=False)
         if isinstance(decision, Prune):
             self.reports.finish_trial(number, "pruned", decision.reason)
         return self._continue_trial(decision) if isinstance(decision, Segment) else None

@@ -42,11 +42,14 @@ class GangScheduler(FIFOScheduler):
         return str(self.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> None:
-        """Choose none, since Tune starts pending trials itself. Check Ray, which Tune would wait for forever.
+        """Choose none, since Tune starts pending trials itself. Apply commands of users.
+
+        Check Ray, which Tune would wait for forever.
 
         Raises:
             RayLost: A process of Ray on this machine has ended.
         """
+        self._searcher.apply_commands()
         if (now := time.monotonic()) < self._next_check_at:
             return
         self._next_check_at = now + CHECK_S

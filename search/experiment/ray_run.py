@@ -35,6 +35,7 @@ from searchlight.search.execution.watchdog import Watchdog
 from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit, is_audited
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import find_unsupported_modes
+from searchlight.search.experiment.steering import Steering
 from searchlight.search.experiment.stop import RESERVE, StopRequest
 from searchlight.search.folder.locations import process_folder
 from searchlight.search.formatting import pluralize, resume_hint
@@ -127,6 +128,7 @@ def run_on_ray(
         plan.confirmation,
     )
     progress.follow(searcher)
+    start(Steering(searcher, config.path, registry.halt_trial.remote, stop.end_search, progress.say, progress.warn))
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)

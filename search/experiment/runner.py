@@ -30,6 +30,7 @@ from searchlight.search.reporting.console.listing import describe_confirmation
 from searchlight.search.reporting.console.progress import LiveTable, Progress
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.reporting.parquet import FILE, ParquetCallback
+from searchlight.search.steering.command import LOG
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.tracking.base import END_TIMEOUT_S, ERROR_NOTE, HURRIED_S, Tracker
 from searchlight.search.tracking.description import render_description
@@ -215,7 +216,8 @@ def finish(
     """
     config = search_plan.config
     parquet, page = config.local_path / FILE, config.local_path / "report.html"
-    files = [path for path in (parquet, config.local_path / AUDIT_FILE) if path.is_file()]  # else its writer said why
+    written = (parquet, config.local_path / AUDIT_FILE, config.local_path / LOG)
+    files = [path for path in written if path.is_file()]  # else its writer said why
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:

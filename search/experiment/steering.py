@@ -1,0 +1,178 @@
+"""Applies commands of users to a running search."""
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from optuna.trial import TrialState
+
+from searchlight.search.errors import UsageError
+from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.folder.locations import local_path_of
+from searchlight.search.space.initial_points import parse_named_point
+from searchlight.search.steering.check import SearchView, check_command, list_regions
+from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
+from searchlight.search.steering.mailbox import read_requests, write_answer
+from searchlight.search.steering.state import SteeringState, are_allowed, build_state, describe_author, is_of
+from searchlight.search.study.trial import is_confirming
+from searchlight.trainables.filesystem.atomic_file import write_atomic
+from searchlight.trainables.filesystem.paths import StoragePath
+
+READ_S = 1.0  # interval at which the folder of commands is read
+
+
+class Steering:
+    """Reads commands in a thread, applies them where Tune's event loop calls `apply_waiting`, and answers.
+
+    A command is written to the study's log before it has an effect, and its effect is computed from the log. So neither
+    a killed driver nor a killed client loses it or applies it twice.
+
+    Args:
+        searcher: What commands change. Its `controls` then call this object.
+        place: The folder or bucket of the search.
+        halt_trial: Lets the workers of a live trial end its segment.
+        end_search: Ends the trials at their next rung, with a reason.
+        say: Shows a line to the user.
+        warn: Shows a warning.
+    """
+
+    def __init__(
+        self,
+        searcher: StudySearcher,
+        place: StoragePath,
+        halt_trial: Callable[[int], object],
+        end_search: Callable[[str], None],
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._study, self._space, self._limits = searcher.study, searcher.space, searcher.limits
+        self._controls, self._finish_trial = searcher.controls, searcher.reports.finish_trial
+        self._halt_trial, self._end_search = halt_trial, end_search
+        self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
+        self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
+        self._log = self._study.get_commands()
+        self._arrived: SimpleQueue[Command] = SimpleQueue()
+        self._answers: SimpleQueue[LogEntry] = SimpleQueue()
+        self._halted: set[int] = set()  # live trials that were asked to stop
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
+        self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
+        self.update_trials()
+        if self._controls.is_paused:
+            warn(f"the search is paused until: searchlight continue {place.name}")
+
+    def __enter__(self) -> "Steering":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        join_thread(self._thread)
+        if self._log:
+            with suppress(OSError):  # the study has the log, and what comes next reports a full disk
+                write_atomic(self._folder / LOG, json.dumps([entry.as_json() for entry in self._log], indent=1))
+
+    def apply_waiting(self) -> None:
+        """Apply the commands that have arrived. Call this in the thread that writes to the study."""
+        while True:
+            try:
+                command = self._arrived.get_nowait()
+            except Empty:
+                return
+            self._answers.put(self._apply(command))
+
+    def update_trials(self) -> None:
+        """Bring trials and limits into the state that the log describes. Further calls have no effect."""
+        if not self._log:  # the usual search, whose trials need not be looked at after each segment
+            return
+        state = build_state(self._log)
+        self._use(state)
+        trials = {trial.number: trial for trial in self._study.get_trials()}
+        self._halted &= self._study.live
+        for number, reason in state.get_reasons("stop").items():
+            if number in trials and trials[number].state == TrialState.RUNNING:
+                if number in self._study.live:
+                    self._halt(number)
+                else:
+                    self._finish_trial(number, "pruned", f"stopped {reason}")
+        if state.pause is not None and not state.pause.args.get("drain"):
+            for number in sorted(self._study.live):
+                self._halt(number)
+        for command in state.find("try"):
+            self._study.enqueue(command.args["point"])
+            if command.args.get("full"):
+                self._controls.kept |= {number for number, trial in trials.items() if is_of(trial, command)}
+
+    def _use(self, state: SteeringState) -> None:
+        self._controls.kept = frozenset(state.get_reasons("keep"))
+        self._controls.is_paused = state.pause is not None
+        self._controls.concurrency = state.get_limit("concurrency")
+        trials, gpu_hours = self._planned
+        self._limits.trials = state.get_limit("trials") or trials
+        self._limits.stoppers.gpu_hours = state.get_limit("gpu_hours") or gpu_hours
+        regions = list_regions(state, self._space)
+        self._study.allows = partial(are_allowed, regions) if regions else None
+
+    def _apply(self, command: Command) -> LogEntry:
+        known = next((entry for entry in self._log if entry.command.id == command.id), None)
+        if known is not None:  # its client was killed before it saw the answer
+            return known
+        view = SearchView(
+            self._space,
+            {trial.number: trial for trial in self._study.get_all_trials() if not is_confirming(trial)},
+            self._log,
+            self._limits.trials,
+            self._limits.stopping.is_set() or self._limits.search_over.is_set(),
+        )
+        try:
+            if command.operation == "try":  # parameters that the point leaves out have the task's defaults
+                point = parse_named_point(self._space, command.args["point"])
+                command = replace(command, args={**command.args, "point": point})
+            answer = check_command(command, view)
+        except UsageError as error:
+            answer = Answer(False, " ".join(error.problems))
+        entry = LogEntry(len(self._log) + 1, command, answer)
+        if command.is_preview:
+            return LogEntry(len(self._log), command, answer)
+        self._study.record_command(entry)
+        self._study.commit()
+        self._log.append(entry)
+        if answer.accepted:
+            self._say(f"{command.operation} by {command.author}: {answer.effect}")
+            self.update_trials()
+            if command.operation == "finish":  # of this driver: a resumed search goes on
+                self._end_search(f"finished {describe_author(command)}")
+        return entry
+
+    def _halt(self, number: int) -> None:
+        if number not in self._halted:
+            self._halted.add(number)
+            self._halt_trial(number)
+
+    def _exchange_files(self) -> None:
+        """Read commands and write answers until the search is over. No command is passed on twice."""
+        passed: set[str] = set()
+        failed = ""
+        while True:
+            is_last = self._over.wait(READ_S)
+            try:
+                while not self._answers.empty():
+                    entry = self._answers.get_nowait()
+                    write_answer(self._place, entry)
+                    passed.discard(entry.command.id)
+                for command in [] if is_last else read_requests(self._place, self._warn):
+                    if command.id not in passed:
+                        passed.add(command.id)
+                        self._arrived.put(command)
+                failed = ""
+            except OSError as error:  # a bucket or a shared folder that is away for a while
+                if str(error) != failed:
+                    failed = str(error)
+                    self._warn(f"commands cannot be read or answered: {error}")
+            if is_last:
+                return

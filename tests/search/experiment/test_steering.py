@@ -1,0 +1,245 @@
+"""Commands to a searcher, driven as Tune drives it, without processes: what they change, and what refuses them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from optuna.trial import TrialState
+from ray.tune.search import Searcher
+
+from searchlight.search.experiment.steering import Steering
+from searchlight.search.steering.command import Command
+from searchlight.search.steering.mailbox import FOLDER, REQUEST, read_requests, send, wait_for_answer
+from searchlight.search.study.trial import get_outcome
+from tests.search.execution.searcher_harness import interrupt, report
+
+
+class Driver:
+    """A searcher with commands. Files of commands are exchanged by the thread of `steering`."""
+
+    def __init__(self, made, place):
+        self.searcher, self.study, self.watching = made
+        self.place, self.halted, self.ended, self.told = place, [], [], []
+        self.steering = Steering(
+            self.searcher, place, self.halted.append, self.ended.append, self.told.append, self.told.append
+        )
+
+    def give(self, operation, author="ann", why="", revision=None, **args):
+        """Apply a command, and return its answer."""
+        command = Command(operation, args, author, why, revision)
+        return self.apply(command).answer
+
+    def apply(self, command):
+        self.steering._arrived.put(command)
+        self.searcher.apply_commands()
+        assert self.searcher.error is None
+        return self.steering._answers.get_nowait()
+
+    def outcomes(self):
+        return [get_outcome(trial) for trial in self.study.get_trials()]
+
+
+@pytest.fixture
+def driver(make_searcher, tmp_path):
+    return Driver(make_searcher(trials=6), tmp_path)
+
+
+def test_stopped_trial_that_runs_is_halted_and_pruned(driver):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5)
+    assert driver.give("stop", trials=[0], why="too slow").accepted
+    assert driver.halted == [0]
+    assert driver.outcomes() == ["interrupted"], "its workers still have it"
+    interrupt(driver.searcher, "t0")
+    assert driver.study.get_trial(0).user_attrs["reason"] == "stopped by ann: too slow"
+    assert driver.outcomes() == ["pruned"]
+    assert driver.searcher.suggest("t1")["segment"].trial == 1
+
+
+def test_stopped_trial_that_waits_is_pruned_at_once(driver):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    driver.give("stop", trials=[0])
+    assert (driver.halted, driver.outcomes()) == ([], ["pruned"])
+
+
+def test_kept_trial_trains_to_its_end_though_it_is_the_worst(driver):
+    for number, loss in enumerate([0.9, 0.1, 0.2]):
+        driver.searcher.suggest(f"t{number}")
+        report(driver.searcher, f"t{number}", 1, loss, done=True)
+    assert driver.give("keep", trials=[0]).undo
+    segment = driver.searcher.suggest("t3")["segment"]
+    assert (segment.trial, segment.epoch, segment.until) == (0, 1, 3)
+
+
+def test_point_to_try_is_the_next_trial(driver):
+    driver.searcher.suggest("t0")
+    answer = driver.give("try", point={"lr": "0.25"}, full=True)
+    assert answer.effect == "the next trial has lr=0.25"
+    segment = driver.searcher.suggest("t1")["segment"]
+    assert segment.config["lr"] == 0.25
+    report(driver.searcher, "t1", 1, 0.9, done=True)
+    assert driver.searcher.suggest("t2")["segment"].trial == segment.trial, "it is kept"
+    assert "trial 1 has lr=0.25" in driver.give("try", point={"lr": 0.25}, full=False).effect
+
+
+def test_no_trial_is_proposed_in_a_region_to_avoid(driver):
+    driver.give("avoid", region="lr>=0.2")
+    driver.give("narrow", ranges={"lr": "0.1..0.9"})
+    values = [driver.searcher.suggest(f"t{number}")["segment"].config["lr"] for number in range(6)]
+    assert all(0.1 <= value < 0.2 for value in values)
+
+
+def test_undone_region_is_proposed_again(driver):
+    given = Command("avoid", {"region": "lr>=0.001"})
+    driver.apply(given)
+    driver.give("undo", command=given.id)
+    assert any(driver.searcher.suggest(f"t{number}")["segment"].config["lr"] > 0.001 for number in range(3))
+
+
+def test_paused_search_gives_no_segment_and_halts_trials(driver):
+    driver.searcher.suggest("t0")
+    driver.give("pause", drain=False)
+    assert driver.halted == [0]
+    interrupt(driver.searcher, "t0")
+    assert driver.searcher.suggest("t1") is None
+    driver.give("continue")
+    assert driver.searcher.suggest("t2")["segment"].trial == 0, "it goes on where it was"
+
+
+def test_draining_search_lets_trials_reach_their_rung(driver):
+    driver.searcher.suggest("t0")
+    driver.give("pause", drain=True)
+    assert driver.halted == []
+    assert report(driver.searcher, "t0", 1, 0.5, done=True) is None
+    assert driver.searcher.suggest("t1") is None
+
+
+def test_paused_search_ends_when_it_is_stopped(driver):
+    driver.give("pause", drain=False)
+    driver.searcher.limits.stopping.set()
+    assert driver.searcher.suggest("t0") == Searcher.FINISHED
+
+
+def test_budget_of_trials_and_concurrency_is_changed(driver):
+    driver.give("budget", trials=2, concurrency=1)
+    driver.searcher.suggest("t0")
+    assert driver.searcher.suggest("t1") is None, "one at a time"
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    driver.searcher.suggest("t2")
+    report(driver.searcher, "t2", 1, 0.4, done=True)
+    driver.give("budget", trials=3, concurrency=5)
+    assert driver.searcher.suggest("t3")["segment"].trial == 2
+    assert driver.searcher.limits.trials == 3
+
+
+def test_finish_ends_the_search_of_this_driver(driver):
+    driver.give("finish", why="good enough")
+    assert driver.ended == ["finished by ann: good enough"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "reason"),
+    [
+        ("stop", {"trials": [7]}, "trial 7 must be one of the search, but the last one is 0"),
+        ("stop", {"trials": []}, "a trial must be named"),
+        ("try", {"point": {"lrr": 1}, "full": False}, "Did you mean 'lr'?"),
+        ("try", {"point": {"lr": 5}, "full": False}, "lr must lie in the searched range, 0..1, but got 5"),
+        ("avoid", {"region": "speed>3"}, "speed must be a searched parameter, but is not"),
+        ("avoid", {"region": "lr>=0"}, "must leave some of the space"),
+        ("avoid", {"region": "lr"}, "must be like batch_size>=512"),
+        ("narrow", {"ranges": {"lr": "0.5..2"}}, "must lie in 0..1, but got 2"),
+        ("narrow", {"ranges": {"lr": "0.5"}}, "must be like 0..1, but got '0.5'"),
+        ("narrow", {"ranges": {"lr": "0.5..0.1"}}, "must have low < high"),
+        ("narrow", {"ranges": {}}, "a range must be given"),
+        ("budget", {}, "a budget must be given"),
+        ("budget", {"trials": 0}, "--trials must be above 0, but got 0"),
+        ("budget", {"gpu_hours": "much"}, "--gpu-hours must be above 0, but got 'much'"),
+        ("continue", {}, "the search must be paused"),
+        ("undo", {"command": "x"}, "there is no 'x'"),
+    ],
+)
+def test_wrong_command_is_refused_in_one_line(driver, operation, args, reason):
+    driver.searcher.suggest("t0")
+    answer = driver.give(operation, **args)
+    assert not answer.accepted
+    assert reason in answer.effect
+    assert "\n" not in answer.effect
+    assert driver.study.get_commands()[-1].answer == answer, "the log has it"
+
+
+def test_ended_trial_is_refused_with_its_outcome(driver):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    driver.give("stop", trials=[0])
+    assert driver.give("keep", trials=[0]).effect == "trial 0 must be unfinished, but it has pruned."
+
+
+def test_command_that_knows_an_old_log_is_refused(driver):
+    driver.searcher.suggest("t0")
+    driver.give("budget", author="ann", trials=5)
+    driver.give("keep", author="ann", trials=[0])
+    refused = driver.give("budget", author="bob", revision=0, trials=9)
+    assert "trials was decided by ann (budget, revision 1)" in refused.effect
+    assert driver.give("budget", author="bob", revision=0, concurrency=1).accepted, "it decides on something else"
+    assert driver.give("budget", author="bob", revision=1, trials=9).accepted
+
+
+def test_command_is_applied_once_however_often_it_is_sent(driver):
+    driver.searcher.suggest("t0")
+    given = Command("stop", {"trials": [0]})
+    assert driver.apply(given) == driver.apply(given)
+    assert len(driver.study.get_commands()) == 1
+    assert driver.halted == [0]
+
+
+def test_preview_changes_nothing(driver):
+    driver.searcher.suggest("t0")
+    answer = driver.apply(replace(Command("stop", {"trials": [0]}), is_preview=True)).answer
+    assert answer.accepted
+    assert (driver.halted, driver.study.get_commands()) == ([], [])
+
+
+def test_resumed_search_has_the_commands_of_its_log(driver, make_searcher, tmp_path):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    driver.give("keep", trials=[0])
+    driver.give("avoid", region="lr>=0.2")
+    driver.give("budget", trials=2)
+    driver.give("pause", drain=True)
+    driver.study.live.clear()
+    later = Driver(make_searcher(onto=driver.study, trials=6), tmp_path)
+    assert later.told == [f"the search is paused until: searchlight continue {tmp_path.name}"]
+    assert later.searcher.suggest("t1") is None
+    later.give("continue")
+    assert later.searcher.suggest("t2")["segment"].trial == 0
+    assert later.searcher.suggest("t3")["segment"].config["lr"] < 0.2
+    assert later.searcher.suggest("t4") is None, "two trials have begun"
+
+
+def test_driver_killed_after_the_log_applies_the_command_on_resume(driver, make_searcher, tmp_path):
+    """The log is written before the effect, and the effect follows from the log."""
+    driver.searcher.suggest("t0")
+    driver.steering.update_trials = lambda: None  # as if it were killed here
+    driver.steering._controls.update_trials = lambda: None
+    driver.give("stop", trials=[0])
+    assert driver.study.get_trial(0).state == TrialState.RUNNING
+    driver.study.live.clear()
+    later = Driver(make_searcher(onto=driver.study, trials=6), tmp_path)
+    assert later.outcomes() == ["pruned"]
+
+
+def test_files_of_commands_are_read_and_answered(driver):
+    driver.searcher.suggest("t0")
+    command = Command("keep", {"trials": [0]})
+    send(driver.place, command)
+    with driver.steering:
+        while driver.steering._arrived.empty():
+            pass
+        driver.searcher.apply_commands()
+        entry = wait_for_answer(driver.place, command, 60.0)
+    assert entry.answer.accepted
+    assert read_requests(driver.place, pytest.fail) == []
+    stored = json.loads(json.dumps(entry.as_json()))
+    assert stored["command"]["id"] == command.id
+    assert not (driver.place / FOLDER / f"{command.id}{REQUEST}").exists()
