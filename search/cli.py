@@ -24,22 +24,30 @@ SET = [parameter for parameter in run.PARAMETERS if parameter.name == "set"]
 DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
 )
+STEERING = (
+    "status", "trials", "log",
+    "stop", "keep", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",
+)  # fmt: skip
 FORMAT = click.Option(
     ["--format"], type=click.Choice(["yaml", "args", "python"]), default="yaml", help="What to print. Default: yaml."
 )
 
 
 class _Group(click.Group):
-    """The commands. `report` is imported on use only, since its imports take long."""
+    """The commands. Those that read a study are imported on use only, since their imports take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "report"]
+        return [*super().list_commands(ctx), "report", *STEERING]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name == "report":
             from searchlight.search.report import main
 
             return main
+        if name in STEERING:
+            from searchlight.search.steer import COMMANDS
+
+            return next(command for command in COMMANDS if command.name == name)
         return super().get_command(ctx, name)
 
 

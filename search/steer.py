@@ -1,0 +1,207 @@
+"""The commands of searchlight that look at a running search or change it."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.formatting import format_value, pluralize
+from searchlight.search.reporting.console.command_line import Command as CommandLine
+from searchlight.search.reporting.status import SCHEMA, build_status, select_trials
+from searchlight.search.steering.command import Command, LogEntry, get_author
+from searchlight.search.steering.mailbox import send, wait_for_answer
+from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.trainables.filesystem.paths import StoragePath
+
+NAME = click.Argument(["name"])
+STORAGE = click.Option(["--storage"], metavar="PLACE", default="runs", help="Folder or bucket of the searches.")
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print the answer as JSON.")
+COMMON = [
+    click.Option(["--why"], default="", metavar="TEXT", help="The reason, for the log of the search."),
+    click.Option(["--dry-run", "is_preview"], is_flag=True, help="Print what would change, and change nothing."),
+    click.Option(["--as", "author"], default=get_author, metavar="AUTHOR", help="Who asks. Default: USER@MACHINE."),
+    click.Option(["--id"], metavar="ID", help="An id of your own: a command with the same id is applied once."),
+    click.Option(
+        ["--revision"], type=int, metavar="N", help="Refuse the command if one after the N-th decides on the same."
+    ),
+    click.Option(
+        ["--wait"], type=float, default=20.0, metavar="SECONDS", help="How long to wait for the driver. Default: 20."
+    ),
+    STORAGE,
+    JSON,
+]
+TRIALS = click.Argument(["trials"], nargs=-1, required=True, type=int)
+PAIRS = click.Argument(["pairs"], nargs=-1, required=True, metavar="NAME=VALUE...")
+
+
+def _create(
+    operation: str, help: str, build: Callable[..., Mapping[str, Any]], *parameters: click.Parameter
+) -> click.Command:
+    """Create the command that sends `operation` with the arguments that `build` returns for its `parameters`."""
+
+    def run(
+        name: str,
+        why: str,
+        is_preview: bool,
+        author: str,
+        id: str | None,
+        revision: int | None,
+        wait: float,
+        storage: str,
+        as_json: bool,
+        **own: Any,
+    ) -> None:
+        place, record = _load(name, storage)
+        made = Command(operation, build(**own), author, why, revision, is_preview)
+        made = replace(made, id=id) if id else made
+        send(place, made)
+        is_running = bool(record.drivers) and record.drivers[-1][1] is None
+        entry = wait_for_answer(place, made, wait if is_running else 0.0)
+        _print_answer(place, made, entry, is_running, as_json)
+
+    return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=help)
+
+
+def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, is_running: bool, as_json: bool) -> None:
+    """Print the answer. Exit with code 2 if the command is refused, and with 1 if no driver has answered."""
+    if entry is not None and as_json:
+        print(json.dumps({"schema": SCHEMA, **entry.as_json()}))
+    elif entry is not None:
+        text = entry.answer.effect if entry.answer.accepted else f"refused: {entry.answer.effect}"
+        print("\n".join([text, *(f"warning: {line}" for line in entry.answer.warnings)]))
+        if entry.answer.undo and not made.is_preview:
+            print(f"take it back: searchlight undo {place.name} {made.id}")
+    else:
+        when = "no driver has answered yet" if is_running else f"{place.name} does not run"
+        how = "" if is_running else f" by: searchlight resume {place.name}"
+        print(f"{when}: the command {made.id} waits, and is applied when the search runs{how}", file=sys.stderr)
+        raise click.exceptions.Exit(1)
+    if not entry.answer.accepted:
+        raise click.exceptions.Exit(2)
+
+
+def _load(name: str, storage: str) -> tuple[StoragePath, SearchRecord]:
+    place = resolve_place(name, parse_storage(storage))
+    return place, load_search(place)
+
+
+def _split_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dict. Several may be one text, separated by commas."""
+    parts: list[str] = []
+    for text in pairs:
+        for part in text.split(","):
+            if "=" in part or not parts:
+                parts.append(part)
+            else:
+                parts[-1] += f",{part}"  # of a list of choices, such as precision=fp32,bf16
+    if wrong := [part for part in parts if part.find("=") < 1]:
+        raise UsageError(f"a value must be like lr=0.001, but got {wrong[0]!r}.")
+    return dict(part.split("=", 1) for part in parts)
+
+
+def _print_log(name: str, storage: str, as_json: bool) -> None:
+    """Print who changed the search NAME, when, why, and with what effect."""
+    _, record = _load(name, storage)
+    if as_json:
+        return print(json.dumps({"schema": SCHEMA, "commands": [entry.as_json() for entry in record.commands]}))
+    for entry in record.commands:
+        made, answer = entry.command, entry.answer
+        why = f" ({made.why})" if made.why else ""
+        effect = answer.effect if answer.accepted else f"refused: {answer.effect}"
+        print(f"{entry.revision}  {made.id}  {made.operation} by {made.author}{why}: {effect}")
+    if not record.commands:
+        print(f"no commands to {record.name} yet")
+
+
+def _print_status(name: str, storage: str, as_json: bool) -> None:
+    """Print the state of the search NAME, also while it runs: its budget, the best trial, unfinished trials."""
+    _, record = _load(name, storage)
+    status = build_status(record)
+    if as_json:
+        return print(json.dumps(status))
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
+    state = "paused" if status["paused"] else "running" if status["running"] else "not running"
+    print(f"{record.name}: {state}; {outcomes}; {pluralize(status['trials'], 'trial')} of {status['limit']}")
+    if best := status["best"]:
+        metric = record.objective.metric
+        spread = f" ({best['statement']})" if best["statement"] else ", not confirmed"
+        print(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
+    for trial in status["unfinished"]:
+        value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
+        print(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
+    print(f"commands: {status['revision']}; {status['gpu_hours']:.3g} hours of trials")
+
+
+def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
+    """Print the trials of the search NAME as a table, or as JSON."""
+    _, record = _load(name, storage)
+    rows = select_trials(record, where, curves)
+    if as_json:
+        return print(json.dumps({"schema": SCHEMA, "trials": rows}))
+    for row in rows:
+        values = ", ".join(f"{key}={format_value(value)}" for key, value in row["params"].items())
+        value = "" if row["value"] is None else f"  {record.objective.metric} {format_value(row['value'])}"
+        print(f"{row['trial']}  {row['outcome']}  epoch {row['epoch']}{value}  {values}")
+        if curves:
+            print("   " + ", ".join(f"{epoch}: {format_value(at)}" for epoch, at in row["curve"].items()))
+
+
+COMMANDS = [
+    CommandLine("status", params=[NAME, STORAGE, JSON], callback=_print_status, help=_print_status.__doc__),
+    CommandLine(
+        "trials",
+        params=[
+            NAME,
+            click.Option(
+                ["--where"], default="", metavar="CONDITION", help='E.g. "val/loss<0.3 and epoch>3 and lr>=0.01".'
+            ),
+            click.Option(["--curves"], is_flag=True, help="Print each value by epoch as well."),
+            STORAGE,
+            JSON,
+        ],
+        callback=_print_trials,
+        help=_print_trials.__doc__,
+    ),
+    CommandLine("log", params=[NAME, STORAGE, JSON], callback=_print_log, help=_print_log.__doc__),
+    _create("stop", "End TRIALS at their next window, as pruned.", lambda trials: {"trials": [*trials]}, TRIALS),
+    _create(
+        "keep", "Train TRIALS to their full budget, whatever the scheduler says.",
+        lambda trials: {"trials": [*trials]}, TRIALS,
+    ),
+    _create(
+        "try", "Try a point next, such as lr=1e-3,precision=bf16. Other parameters have the task's defaults.",
+        lambda pairs, full: {"point": _split_pairs(pairs), "full": full},
+        PAIRS, click.Option(["--full"], is_flag=True, help="Train it to its full budget."),
+    ),
+    _create(
+        "avoid", 'Propose no trial in REGION, such as "batch_size>=512 and width>=1024".',
+        lambda region: {"region": region}, click.Argument(["region"]),
+    ),
+    _create(
+        "narrow", "Propose trials within ranges only, such as lr=1e-4..1e-2 or precision=bf16.",
+        lambda pairs: {"ranges": _split_pairs(pairs)}, PAIRS,
+    ),
+    _create(
+        "budget", "Change the budget of the search.",
+        lambda **limits: {name: value for name, value in limits.items() if value is not None},
+        click.Option(["--trials"], type=int, help="How many trials to start in all."),
+        click.Option(["--gpu-hours"], type=float, help="End the search after so many GPU-hours."),
+        click.Option(["--concurrency"], type=int, help="How many trials run at a time."),
+    ),
+    _create(
+        "pause", "Stop running trials at their next window, and begin none.",
+        lambda drain: {"drain": drain},
+        click.Option(["--drain"], is_flag=True, help="Let running trials go on to their next rung or end."),
+    ),
+    _create("continue", "Let a paused search go on.", dict),
+    _create("finish", "End the trials at their next rung, and confirm the best ones.", dict),
+    _create(
+        "undo", "Take back COMMAND, an id of the log.",
+        lambda command: {"command": command}, click.Argument(["command"]),
+    ),
+]  # fmt: skip

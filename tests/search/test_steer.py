@@ -1,0 +1,79 @@
+"""The command lines that look at a search or change it, over a search that does not run."""
+
+import json
+
+import pytest
+
+from searchlight.search.cli import STEERING
+from searchlight.search.steer import COMMANDS
+from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.mailbox import FOLDER
+from tests.search.execution.searcher_harness import report
+
+
+@pytest.fixture
+def ended(make_searcher, tmp_path):
+    """The folder of a search with two trials at their first rung and a command."""
+    searcher, study, _ = make_searcher(trials=2)
+    for name, loss in (("t0", 0.5), ("t1", 0.9)):
+        searcher.suggest(name)
+        report(searcher, name, 1, loss, done=True)
+    study.record_command(LogEntry(1, Command("pause", {"drain": True}, "ann", "lunch"), Answer(True, "paused")))
+    study.commit()
+    return tmp_path
+
+
+def call(name, *arguments):
+    """Run a command, and return its exit code and what it printed."""
+    from click.testing import CliRunner
+
+    command = next(command for command in COMMANDS if command.name == name)
+    done = CliRunner().invoke(command, arguments)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_commands_of_searchlight_are_those_that_are_made():
+    assert [command.name for command in COMMANDS] == [*STEERING]
+
+
+def test_log_tells_who_asked_what_and_why(ended):
+    place = ["--storage", str(ended.parent)]
+    assert "pause by ann (lunch): paused" in call("log", ended.name, *place)[1]
+    found = json.loads(call("log", ended.name, *place, "--json")[1])
+    assert (found["schema"], found["commands"][0]["command"]["why"]) == (1, "lunch")
+
+
+def test_trials_are_chosen_by_a_condition(ended):
+    place = [ended.name, "--storage", str(ended.parent), "--json"]
+    rows = json.loads(call("trials", *place)[1])["trials"]
+    assert [row["trial"] for row in rows] == [0, 1]
+    chosen = json.loads(call("trials", *place, "--where", "val/loss<0.6 and epoch>=1", "--curves")[1])["trials"]
+    assert [row["trial"] for row in chosen] == [0]
+    assert chosen[0]["curve"] == {"1": 0.5}
+    code, _, error = call("trials", *place, "--where", "loss")
+    assert code == 2
+    assert "--where must be like" in error
+
+
+def test_command_to_a_search_that_does_not_run_waits(ended):
+    code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent), "--id", "mine")
+    assert code == 1
+    assert f"{ended.name} does not run: the command mine waits" in error
+    assert (ended / FOLDER / "mine.request.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("stop", "{name}", "x"), "'x' is not a valid integer"),
+        (("stop", "{name}"), "Missing argument"),
+        (("try", "{name}", "lr"), "a value must be like lr=0.001, but got 'lr'"),
+        (("status", "none"), "name must be a search in"),
+    ],
+)
+def test_wrong_argument_is_told_in_one_line(ended, arguments, reason):
+    operation, *others = (argument.format(name=ended.name) for argument in arguments)
+    code, _, error = call(operation, *others, "--storage", str(ended.parent))
+    assert code == 2
+    assert reason in error
+    assert not (ended / FOLDER).exists(), "nothing is sent"
