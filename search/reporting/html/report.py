@@ -18,6 +18,7 @@ from searchlight.search.formatting import (
 )
 from searchlight.search.reporting.html.sections import (
     best_trial,
+    commands,
     confirmation,
     failures,
     learning_curves,
@@ -62,6 +63,7 @@ SECTIONS = (
     precision.build,
     failures.build,
     preflight.build,
+    commands.build,
     timeline.build,
     build_trial_table,
 )
