@@ -37,7 +37,7 @@ from searchlight.models.arc.policy import (
     has_spread,
     order_by_cover,
 )
-from searchlight.models.arc.programs import Executor
+from searchlight.models.arc.programs import Executor, RewardTable
 from searchlight.models.arc.prompt import (
     LanguageModel,
     PromptEncoder,
@@ -92,6 +92,12 @@ class ArcTask(Task[ArcConfig]):
         "val/pass2_output_fixed_8": "of them met by the first 8 programs of that one order",
         "val/pass2_output_all": "of them met by all operations",
     }
+
+    @classmethod
+    def prepare(cls, config: ArcConfig, folder: Path) -> None:
+        """Execute all programs once, which the workers of this machine would otherwise do at the same time."""
+        for puzzles in data.load(config.data, config.evaluation_data, config.max_side, config.leak):
+            RewardTable.load_or_build(find_cache_folder(), puzzles)
 
     def build(self) -> None:
         config, context = self.config, self.context

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from searchlight.models.arc.programs import RewardTable
 from searchlight.models.arc.puzzles import hash_puzzles, load_puzzles, pack_grids
 from searchlight.trainables import checkpoint
 from searchlight.trainables.arc import ArcTask
@@ -173,6 +174,15 @@ def test_saved_model_answers_as_the_evaluation_does(tmp_path, config):
     assert {part.shape[1:] for part in predictor(example).values()} == {(30, 30)}
     with pytest.raises(ValueError, match="demo_inputs must hold at least one demonstration, but got none"):
         predictor({**example, "demo_inputs": sources[:0], "demo_outputs": targets[:0]})
+
+
+def test_workers_find_what_was_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = arc(context=Context(), data=few(tmp_path, 2), max_side=6)
+    ArcTask.prepare(task.config, tmp_path)
+    monkeypatch.setattr(RewardTable, "build", lambda *arguments: pytest.fail("programs were executed again"))
+    task.build()
+    assert task.training.rewards.any()
 
 
 def test_few_puzzles_are_told(tmp_path, caplog):
