@@ -13,7 +13,7 @@ NUMERICAL := $(ARC) $(LIQUID) tests/models/lm tests/trainables/lm $(addprefix te
 TWO_THREADS := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive # a thread that waits must not keep a core from another test
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: search test test-all lint bench
+.PHONY: search test test-all lint bench gpu
 
 search: $(READY)
 	$(RUN) search/run.py arc
@@ -35,6 +35,10 @@ lint: $(READY)
 # What needs no GPU, in less than 40 minutes on two quiet cores; writes the tables of figures in docs/.
 bench: $(READY)
 	$(RUN) benchmarks/bench.py
+
+# What needs a GPU, in calls of at most ten minutes: call it again until nothing is left. Writes docs/gpu.md.
+gpu: $(READY)
+	$(RUN) benchmarks/gpu/bench_gpu.py
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone need not be installed
 
 from benchmarks.goals import GOALS, SETTINGS, Figure
-from benchmarks.recording import BENCH, ROOT, NotMeasuredError, Result, Row, load_result
+from benchmarks.recording import BENCH, GPU, ROOT, NotMeasuredError, Result, Row, load_result
 
 DOCS = ROOT / "docs"
 MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -310,6 +310,20 @@ def render_infeasible() -> list[str]:
     return [f"{result.about}:", "", *table, "", render_source(result)]
 
 
+def render_gpu() -> list[str]:
+    """Render the claims about GPUs by the step that measured them, and the tables that have no claims."""
+    rows, tables = [], []
+    for path in sorted(GPU.glob("*.json")):
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
+        claims = result.figures.pop("claims", [])
+        rows += [[f"`{path.stem}`", row["claim"], row["figure"], row["verdict"]] for row in claims]
+        if result.figures:
+            tables += ["", render_source(result), "", *render_figures(result)]
+    if not rows and not tables:
+        raise NotMeasuredError(f"{GPU} must have results, but has none.")
+    return [*render_table(["step", "claim", "figure", "verdict"], rows), *tables]
+
+
 def render_studies() -> list[str]:
     rows = []
     for name, takes in STUDIES.items():
@@ -333,6 +347,7 @@ PARTS: dict[str, Render] = {
     "accumulation": render_accumulation,
     "liquid": render_liquid,
     "studies": render_studies,
+    "gpu": render_gpu,
     **{name: show(name, source=True) for name in OUTPUTS},
     **{name: show(name) for name in QUOTED},
     **{f"study/{name}": show(f"study/{name}") for name in ("liquid_speed", "lm", "preflight", "scale")},

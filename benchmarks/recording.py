@@ -26,6 +26,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BENCH = RESULTS / "bench"  # what `make bench` wrote last
+GPU = RESULTS / "gpu"  # what `make gpu` wrote last
 SEARCH = ROOT / "search" / "run.py"
 LIBRARIES = ("Ray", "Optuna", "MLflow", "torch")
 LOAD = os.getloadavg()[0]  # before the benchmark adds its own

@@ -40,11 +40,11 @@ for name in ("lightning.pytorch", "lightning.fabric", "accelerate"):
     logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def create_accelerator(**options: Any) -> Accelerator:
+def create_accelerator(cpu: bool = True, **options: Any) -> Accelerator:
     """Create an Accelerator after a reset of the class, which accepts one precision per process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    return Accelerator(cpu=True, **options)
+    return Accelerator(cpu=cpu, **options)
 
 
 def create_hf_trainer(

@@ -1,15 +1,16 @@
-"""Measure the CPU time of one update, and compare it with a hand-written loop and with other trainers.
+"""Measure the time of one update, and compare it with a hand-written loop and with other trainers.
 
 Every loop trains the same model on the same batches with a fused AdamW, one micro-batch per update. The hand-written
 loop reads neither loss nor gradient norm; Searchlight reports both. HF Trainer only offers whole runs over a data
 loader, so its peer is a hand-written loop over such a loader. A loop whose matrix products are not in the precision of
 its row is listed but not timed.
 
-The figure is process CPU time with one thread: the least of many rounds in which the loops take turns. The hand-written
-loop runs twice, and the time that its second copy "adds" is the noise.
+The figure is the least of many rounds in which the loops take turns. It is the CPU time of the process with one thread,
+or wall time on a GPU. The hand-written loop runs twice, and the time that its second copy "adds" is the noise.
 
     pip install ".[bench]"
     python benchmarks/update/update_overhead.py [--seconds 14] [--models tiny,block,lm] [--rows plain,clip,EMA,fp16]
+                                                [--device cuda]
 """
 
 import math
@@ -50,19 +51,30 @@ Step = Callable[[Batch], object]
 
 
 class Clock:
-    """CPU seconds per update, from the end of the `warmup`-th update to the end of the last one."""
+    """Seconds per update, from the end of the `warmup`-th update to the end of the last one.
 
-    def __init__(self, warmup: int, timed: int) -> None:
+    They are CPU time on a CPU, and wall time on a GPU. A GPU works behind the calling thread, so the clock waits for it
+    at both ends, but not between updates.
+    """
+
+    def __init__(self, warmup: int, timed: int, device: torch.device) -> None:
         self.warmup, self.updates = warmup, warmup + timed
+        self.device = device
         self.count = 0
         self.start = self.end = math.nan
 
     def tick(self) -> None:
         self.count += 1
         if self.count == self.warmup:
-            self.start = time.process_time()
+            self.start = self._read()
         elif self.count == self.updates:
-            self.end = time.process_time()
+            self.end = self._read()
+
+    def _read(self) -> float:
+        if self.device.type == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -152,6 +164,10 @@ ROWS = {
 }
 
 
+def get_device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
 def build_adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -181,11 +197,12 @@ def build_raw(model: nn.Module, row: Row) -> Step:
 
 
 def build_raw_fp16(model: nn.Module) -> Step:
-    optimizer, scaler = build_adamw(model), torch.amp.GradScaler("cpu")
+    device = get_device(model).type
+    optimizer, scaler = build_adamw(model), torch.amp.GradScaler(device)
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(device, dtype=torch.float16):
             loss = model(**batch)["loss"]
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -198,6 +215,7 @@ def build_searchlight(model: nn.Module, row: Row) -> Step:
     updater = Updater(
         {"model": build_adamw(model)},
         precision=row.precision,
+        device=get_device(model),
         max_grad_norm=MAX_NORM if row.clip else None,
         ema=Ema(dict(model.named_parameters()), DECAY) if row.ema else None,
     )
@@ -210,7 +228,9 @@ def build_searchlight(model: nn.Module, row: Row) -> Step:
 
 def build_accelerate(model: nn.Module, row: Row) -> Step:
     helper = create_accelerator(
-        mixed_precision={"fp32": "no"}.get(row.precision, row.precision), gradient_accumulation_steps=1
+        cpu=get_device(model).type == "cpu",
+        mixed_precision={"fp32": "no"}.get(row.precision, row.precision),
+        gradient_accumulation_steps=1,
     )
     average = build_average(model) if row.ema else None
     model, optimizer = helper.prepare(model, build_adamw(model))
@@ -229,7 +249,8 @@ def build_accelerate(model: nn.Module, row: Row) -> Step:
 
 
 def build_fabric(model: nn.Module, row: Row) -> Step:
-    helper = Fabric(accelerator="cpu", devices=1, precision="16-mixed" if row.precision == "fp16" else "32-true")
+    precision = "16-mixed" if row.precision == "fp16" else "32-true"
+    helper = Fabric(accelerator=get_device(model).type, devices=1, precision=precision)
     average = build_average(model) if row.ema else None
     wrapped, optimizer = helper.setup(model, build_adamw(model))
 
@@ -260,6 +281,7 @@ def build_hf_loop(model: nn.Module, row: Row, samples: list[Batch], batch_size: 
             samples,
             build_adamw(model),
             callbacks=[Ticking(clock)],
+            use_cpu=get_device(model).type == "cpu",
             fp16=row.precision == "fp16",
             max_grad_norm=MAX_NORM if row.clip else 0.0,
             max_steps=clock.updates,
@@ -267,6 +289,18 @@ def build_hf_loop(model: nn.Module, row: Row, samples: list[Batch], batch_size: 
         ).train()
 
     return loop
+
+
+@dataclass(frozen=True)
+class MovedBatches:
+    """The batches of a loader on a device. HF Trainer moves its own."""
+
+    loader: Iterable[Batch]
+    device: torch.device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self.loader:
+            yield {name: value.to(self.device) for name, value in batch.items()}
 
 
 def repeat(batches: Iterable[Batch], step: Step) -> Loop:
@@ -280,13 +314,13 @@ def repeat(batches: Iterable[Batch], step: Step) -> Loop:
     return loop
 
 
-def build_contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, Loop]]:
+def build_contenders(subject: Subject, row: Row, device: torch.device) -> dict[str, tuple[nn.Module, Loop]]:
     """Build the loops of a row by name, each with its model."""
     generator = torch.Generator().manual_seed(0)
     count = subject.batch_size * (subject.warmup + subject.timed)
     x, labels = (subject.model.draw(count, shape, generator) for shape in subject.model.shape)
     samples = [{"x": x[i], "labels": labels[i]} for i in range(count)]
-    parts = zip(x.split(subject.batch_size), labels.split(subject.batch_size), strict=True)
+    parts = zip(x.to(device).split(subject.batch_size), labels.to(device).split(subject.batch_size), strict=True)
     batches = [{"x": part, "labels": target} for part, target in parts]
     loader = DataLoader(samples, subject.batch_size, shuffle=True, collate_fn=default_data_collator)
     steps = {
@@ -295,11 +329,11 @@ def build_contenders(subject: Subject, row: Row) -> dict[str, tuple[nn.Module, L
     }
     made: dict[str, tuple[nn.Module, Loop]] = {}
     for name, make in steps.items():
-        model = subject.model()
+        model = subject.model().to(device)
         made[name] = model, repeat(batches, make(model, row))
     if not row.ema:  # HF Trainer has none
-        model, peer = subject.model(), subject.model()
-        made[RAW_LOADER] = model, repeat(loader, build_raw(model, row))
+        model, peer = subject.model().to(device), subject.model().to(device)
+        made[RAW_LOADER] = model, repeat(MovedBatches(loader, device), build_raw(model, row))
         made[HF] = peer, build_hf_loop(peer, row, samples, subject.batch_size)
     return made
 
@@ -309,29 +343,29 @@ def find_product_dtype(model: nn.Module, loop: Loop) -> str:
     seen: list[torch.dtype] = []
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
     hook = first.register_forward_hook(lambda _, __, product: seen.append(product.dtype))
-    loop(Clock(1, 1))
+    loop(Clock(1, 1, get_device(model)))
     hook.remove()
     return str(seen[0]).removeprefix("torch.")
 
 
-def measure(loops: dict[str, Loop], subject: Subject, seconds: float) -> dict[str, float]:
-    """Measure the least CPU seconds per update of each loop. Loops take turns, so that other load affects all."""
+def measure(loops: dict[str, Loop], subject: Subject, seconds: float, device: torch.device) -> dict[str, float]:
+    """Measure the least seconds per update of each loop. Loops take turns, so that other load affects all."""
     best = dict.fromkeys(loops, math.inf)
     end, rounds = time.monotonic() + seconds, 0
     while rounds < MIN_ROUNDS or time.monotonic() < end:
         for name, loop in loops.items():
-            clock = Clock(subject.warmup, subject.timed)
+            clock = Clock(subject.warmup, subject.timed, device)
             loop(clock)
             best[name] = min(best[name], clock.seconds)
         rounds += 1
     return best
 
 
-def compare(subject: Subject, row: Row, seconds: float) -> Iterator[dict[str, Any]]:
+def compare(subject: Subject, row: Row, seconds: float, device: torch.device) -> Iterator[dict[str, Any]]:
     """Yield the microseconds of an update of each loop, and what it adds to those of its base."""
     loops: dict[str, Loop] = {}
     wanted = {"fp32": "float32", "fp16": "float16"}[row.precision]
-    for name, (model, loop) in build_contenders(subject, row).items():
+    for name, (model, loop) in build_contenders(subject, row, device).items():
         dtype = find_product_dtype(model, loop)
         if dtype == wanted:
             loops[name] = loop
@@ -339,11 +373,15 @@ def compare(subject: Subject, row: Row, seconds: float) -> Iterator[dict[str, An
             yield {"loop": name, "products": dtype}
     if HF not in loops:
         loops.pop(RAW_LOADER, None)
-    best = measure(loops, subject, seconds)
+    best = measure(loops, subject, seconds, device)
     for name, least in best.items():
         base = best[RAW_LOADER if name in (HF, RAW_LOADER) else RAW]
         added = {"added": 1e6 * (least - base), "added_share": 100 * (least / base - 1)}
-        yield {"loop": name, "cpu": 1e6 * least, **({} if name in (RAW, RAW_LOADER) else added)}
+        yield {
+            "loop": name,
+            "cpu" if device.type == "cpu" else "wall": 1e6 * least,
+            **({} if name in (RAW, RAW_LOADER) else added),
+        }
 
 
 def main() -> None:
@@ -351,15 +389,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=14, help=f"for each row, of at least {MIN_ROUNDS} rounds")
     parser.add_argument("--models", default="tiny,block,lm", help="which to train")
     parser.add_argument("--rows", default=",".join(ROWS), help="which features to add")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--small", action="store_true", help="the tiny model alone, for a second")
     given = parser.parse_args()
+    if given.small:
+        given.models, given.rows, given.seconds = "tiny", "plain", 1.0
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = [
         {"model": model, "row": row, **found}
         for model, row in product(given.models.split(","), given.rows.split(","))
-        for found in compare(SUBJECTS[model], ROWS[row], given.seconds)
+        for found in compare(SUBJECTS[model], ROWS[row], given.seconds, given.device)
     ]
-    print_result({"updates": rows}, {"cpu": "us", "added": "us", "added_share": "%"}, VERSIONS)
+    print_result({"updates": rows}, {"cpu": "us", "wall": "us", "added": "us", "added_share": "%"}, VERSIONS)
 
 
 if __name__ == "__main__":
