@@ -40,6 +40,7 @@ STEPS = [
     Step("gpu/environment.py", 20),
     Step("gpu/exactness.py", 30),
     Step("gpu/faults.py", 120),
+    Step("gpu/simulated_verdicts.py", 60, ("hypothesis", "pytest")),
     Step("gpu/resume.py", 60),
     Step("gpu/warm_memory.py", 180),
     Step("gpu/predictions.py", 90),
