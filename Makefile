@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: search test test-all lint bench gpu
 
 search: $(READY)
-	$(RUN) search/run.py arc
+	$(RUN) search/run.py arc --confirm 24
 
 test: $(READY)
 	$(TEST) -m "not slow"

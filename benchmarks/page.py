@@ -29,6 +29,7 @@ STUDIES = {
     "search_variants": "many hours",
     "confirmation": "",
     "importances": "",
+    "arc_policy": "2 CPU-minutes",
     "arc_programs": "2 CPU-minutes",
     "arc_depth": "2 CPU-minutes",
     "turnaround_lm": "6 min",

@@ -1,7 +1,8 @@
 """Measure what the parts of the task `arc` contribute, at equal numbers of executed programs.
 
 Half of the evaluation puzzles gives the score, which chooses configs. The tests of the other half are counted. Each
-config is trained under each seed. A difference has the 95 % interval of a paired bootstrap over seeds and puzzles.
+config is trained under each seed. A difference has the 95 % interval of a bootstrap over seeds and puzzles. Both sides
+share the resampled puzzles, and have seeds of their own.
 
     python benchmarks/models/arc_policy.py [--seeds 5] [--config trainables/arc/preset.yaml] [--set NAME=VALUE]
 """
@@ -159,7 +160,7 @@ def describe(name: str, ours: Measured, preset: Measured) -> Row:
 
 
 def bootstrap(first: Array, second: Array) -> Array:
-    """Return the 95 % interval of the difference of two means, over seeds and puzzles, which both share."""
+    """Return the 95 % interval of the difference of two means of shape (seeds, puzzles)."""
     random = np.random.default_rng(0)
     puzzles = random.integers(first.shape[1], size=(RESAMPLES, first.shape[1]))
     means = [draw_seeds(part, random)[np.arange(RESAMPLES)[:, None], puzzles].mean(1) for part in (first, second)]
