@@ -84,6 +84,7 @@ class Registry:
         self._holds: int | None = None
         self._gangs: dict[str, GangEntry] = {}
         self._stopping = False
+        self._to_halt: set[int] = set()  # trials that were halted before their segment reached a mailbox
         self._look = ClusterSnapshot()
         self._tasks: set[asyncio.Task[None]] = set()
         self._auditor = ""
@@ -191,12 +192,20 @@ class Registry:
             entry.ended.set()
 
     async def halt_trial(self, number: int) -> None:
-        """Let the workers that train trial `number` end its segment after the present window."""
+        """Let the workers that train trial `number` end its segment after the present window.
+
+        If its gang still starts, they end the segment after it has reached them.
+        """
+        self._to_halt.add(number)
         for entry in self._gangs.values():
-            if turn := entry.mailbox.find_turn(number):
-                entry.halted = turn
-                entry.ended, halted = asyncio.Event(), entry.ended
-                halted.set()
+            self._pass_halt(entry, number)
+
+    def _pass_halt(self, entry: GangEntry, number: int) -> None:
+        if number in self._to_halt and (turn := entry.mailbox.find_turn(number)):
+            self._to_halt.discard(number)
+            entry.halted = turn
+            entry.ended, halted = asyncio.Event(), entry.ended
+            halted.set()
 
     async def wait_for_stop(self, gang: str, halted: int = 0) -> tuple[bool, str, int]:
         """Wait until the present workers of `gang` must end, have ended, or must halt a trial after the turn `halted`.
@@ -231,7 +240,9 @@ class Registry:
     # Calls to the mailbox of one gang: see Mailbox.
 
     async def assign(self, gang: str, segment: SegmentAssignment) -> int:
-        return await self._gangs[gang].mailbox.assign(segment)
+        turn = await self._gangs[gang].mailbox.assign(segment)
+        self._pass_halt(self._gangs[gang], segment.trial)
+        return turn
 
     async def drop(self, gang: str) -> None:
         await self._gangs[gang].mailbox.drop()

@@ -183,6 +183,16 @@ async def test_workers_hear_that_their_trial_is_halted(world):
 
 
 @asynchronous
+async def test_trial_is_halted_once_if_its_gang_still_starts(world):
+    found = await world.enter(1, up=1)
+    await found.halt_trial(7)
+    for number, halted in ((8, False), (7, True), (7, False)):
+        turn = await found.assign("g0", replace(SEGMENT, trial=number))
+        _, _, last = await found.wait_for_stop("g0", -1)  # at once
+        assert (last == turn) == halted
+
+
+@asynchronous
 async def test_packed_gangs_ask_for_one_node_until_it_is_full(world):
     nodes = {"a": {"CPU": 2.0}, "b": {"CPU": 2.0}}
     found = await world.enter(5)
