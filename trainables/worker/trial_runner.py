@@ -192,12 +192,12 @@ class TrialRunner:
         context, found = self.context, dict[str, Any]()
         if context.world_size > 1:
             if context.rank == 0:
-                found = audit_one_rank(self.task, self.settings.audit, context, self._should_stop)
+                found = audit_one_rank(self.task, self.settings.audit, context, self._must_end_audit)
             found = context.broadcast_object(found)
         else:
             request = AuditRequest(**self.settings.audit)
             audit = Audit(partial(load_class, self.task), request, context, self._restore_process)
-            audit.on_progress = self._should_stop
+            audit.on_progress = self._must_end_audit
             found = audit.run().as_json()
         # One that a migration cut short is left to the next workers.
         if context.rank == 0 and (found["has_errors"] or not self.migrate_reason):
@@ -299,6 +299,11 @@ class TrialRunner:
         """Return whether to stop before the next window."""
         self._count_progress()
         return self.must_stop
+
+    def _must_end_audit(self) -> bool:
+        """Return whether the audit ends early. A halt of its trial does not end it, since all trials wait for it."""
+        self._count_progress()
+        return self.stopping.is_set()
 
     def _count_progress(self) -> None:
         self.progress += 1

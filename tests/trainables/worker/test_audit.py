@@ -53,6 +53,14 @@ def test_audit_counts_as_progress_and_hears_of_a_stop(stretch):
     assert len(audits) == 1, "other workers audit anew"
 
 
+def test_audit_is_whole_although_its_first_trial_is_halted(stretch):
+    runner, audits = auditor(FAULTY, {})
+    runner.halted_turn = runner.turn
+    (end,) = runner.run(replace(stretch(), config={}))
+    assert (end.outcome, audits[0]["has_errors"]) == ("interrupted", True)
+    assert "module-under-no-grad" in end.reason
+
+
 def run_audited_gang(rank, folder):
     """The audits that this rank told, and how its segment ended."""
     process.ONE_RANK_S = 300.0  # on a machine with other work to do
