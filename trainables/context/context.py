@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
-# The contexts that use a process group of a single rank that one of them created.
 # Objects, flags and tensors of the host go over gloo, so that no rank waits for its GPU to exchange them.
 GPU_BACKEND = "cpu:gloo,cuda:nccl"
+# The contexts that use a process group of a single rank that one of them created.
 _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
