@@ -209,7 +209,10 @@ class TrialRunner:
         """Undo what the audit changed in the process."""
         end_data_loaders()
         self.context.cache_store.drop_changed()
-        self.recycle_reason = self.recycle_reason or self._probe_device() or self._process.restore()
+        if broken := self._probe_device():
+            self.recycle_reason = broken
+        elif left := self._process.restore():
+            self.recycle_reason = self.recycle_reason or left
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
         epoch, last = 0, None

@@ -1,5 +1,6 @@
 """Audit a task in the worker that runs the first trial of a search."""
 
+import os
 from dataclasses import asdict, replace
 
 import pytest
@@ -9,6 +10,7 @@ from searchlight.trainables.preflight import process
 from searchlight.trainables.preflight.audit import AuditRequest
 from tests.trainables.preflight.faulty_tasks import BrokenLoss, FrozenPrompt
 from tests.trainables.preflight.test_faulty_tasks import audit
+from tests.trainables.toy_models import Regression
 from tests.trainables.worker.local_worker import CONFIG, TASK, metrics, straight, stretch_in, workers
 
 FAULTY = "tests.trainables.preflight.faulty_tasks:FrozenPrompt"
@@ -59,6 +61,22 @@ def test_audit_is_whole_although_its_first_trial_is_halted(stretch):
     (end,) = runner.run(replace(stretch(), config={}))
     assert (end.outcome, audits[0]["has_errors"]) == ("interrupted", True)
     assert "module-under-no-grad" in end.reason
+
+
+def test_audit_in_a_worn_process_leaves_no_settings_behind(stretch, monkeypatch):
+    build, seen = Regression.build, []
+
+    def change_environment(task):
+        seen.append(os.environ.get("OF_AN_AUDIT"))
+        os.environ["OF_AN_AUDIT"] = "1"
+        build(task)
+
+    monkeypatch.setattr(Regression, "build", change_environment)
+    runner, _ = auditor()
+    runner.recycle_reason = "the audit left a thread behind"
+    list(runner.run(stretch(until=1)))
+    assert seen[-1] is None
+    assert runner.recycle_reason == "the audit left a thread behind"
 
 
 def run_audited_gang(rank, folder):
