@@ -29,7 +29,8 @@ def measure(device: torch.device, trials: int, at_a_time: int) -> Row:
     low, median, high = get_quartiles(found.turnarounds, 1e3)
     figure = f"{median:.0f} ms, quartiles {low:.0f} to {high:.0f} ms; the first report after {found.first_report:.1f} s"
     claim = f"from one trial's end to the next one's first update, {at_a_time} at a time"
-    return make_claim(claim, figure, median <= LIMIT_MS if at_a_time == 1 else None)
+    is_promised = at_a_time == 1 and device.type == "cuda"
+    return make_claim(claim, figure, median <= LIMIT_MS if is_promised else None)
 
 
 def main() -> None:
