@@ -97,7 +97,11 @@ class StudySearcher(Searcher):
 
     def _is_full(self) -> bool:
         room = self.limits.room() if self.limits.room is not None else math.inf
-        return len(self._live) >= min(room, self.controls.concurrency or math.inf)
+        return self._exceeds_concurrency() or len(self._live) >= room
+
+    def _exceeds_concurrency(self) -> bool:
+        """Return whether one more trial would exceed the concurrency that a command has set."""
+        return self.controls.concurrency is not None and len(self._live) >= self.controls.concurrency
 
     def apply_commands(self) -> None:
         """Apply the commands of users that have arrived. Tune's event loop calls this in each round."""
@@ -128,7 +132,9 @@ class StudySearcher(Searcher):
         number = self._live.pop(trial_id)
         self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
         self._keep_error(self.controls.update_trials, None)
-        if self.schedule.pauses or self.schedule.makes_copies or self.controls.is_paused:
+        if self.schedule.pauses or self.schedule.makes_copies:
+            return None
+        if self.controls.is_paused or self._exceeds_concurrency():
             return None
         assignment: SegmentAssignment | None = self._keep_error(lambda: self._continue_here(number), None)
         if assignment is not None:

@@ -8,6 +8,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from searchlight.search.experiment.steering import Steering
+from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.steering.command import Command
 from searchlight.search.steering.mailbox import FOLDER, REQUEST, read_requests, send, wait_for_answer
 from searchlight.search.study.trial import get_outcome
@@ -131,6 +132,16 @@ def test_budget_of_trials_and_concurrency_is_changed(driver):
     driver.give("budget", trials=3, concurrency=5)
     assert driver.searcher.suggest("t3")["segment"].trial == 2
     assert driver.searcher.limits.trials == 3
+
+
+def test_lower_concurrency_holds_at_the_end_of_a_segment(driver):
+    driver.searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    for name in ("t0", "t1", "t2"):
+        driver.searcher.suggest(name)
+    driver.give("budget", concurrency=2)
+    assert report(driver.searcher, "t0", 1, 0.5, done=True) is None, "two others run"
+    assert driver.searcher.suggest("t3") is None
+    assert report(driver.searcher, "t1", 1, 0.5, done=True).trial == 1, "one other runs"
 
 
 def test_finish_ends_the_search_of_this_driver(driver):
