@@ -6,22 +6,27 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from searchlight.search.errors import format_validation_errors
+
 LOG = "commands.json"  # the log in the folder of a search, for MLflow; the study has it as well
-# What a command may do, and the arguments that it takes. Other arguments are refused.
-OPERATIONS: Mapping[str, tuple[str, ...]] = {
-    "stop": ("trials",),
-    "keep": ("trials",),
-    "try": ("point", "full"),
-    "avoid": ("region",),
-    "narrow": ("ranges",),
-    "budget": ("trials", "gpu_hours", "concurrency"),
-    "pause": ("drain",),
-    "continue": (),
-    "finish": (),
-    "undo": ("command",),
+Scalar = str | float | int | bool
+# What a command may do, and the types of its arguments. One that may be None may be left out; others are refused.
+OPERATIONS: Mapping[str, Mapping[str, Any]] = {
+    "stop": {"trials": list[int]},
+    "keep": {"trials": list[int]},
+    "try": {"point": dict[str, Scalar], "full": bool | None},
+    "avoid": {"region": str},
+    "narrow": {"ranges": dict[str, str]},
+    "budget": {"trials": int | None, "gpu_hours": float | None, "concurrency": int | None},
+    "pause": {"drain": bool | None},
+    "continue": {},
+    "finish": {},
+    "undo": {"command": str},
 }
 ID = re.compile(r"[A-Za-z0-9][\w\-]{0,63}")  # it names a file
 
@@ -107,16 +112,29 @@ def parse_command(content: Mapping[str, Any]) -> Command:
     """
     try:
         command = Command(**content)
-        if command.operation not in OPERATIONS:
-            raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, but got {command.operation!r}")
-        if unknown := {*command.args} - {*OPERATIONS[command.operation]}:
-            raise ValueError(f"{command.operation} must have no {', '.join(sorted(unknown))}")
-        if not ID.fullmatch(command.id):
-            raise ValueError(f"id must be letters, digits, '_' or '-', but got {command.id[:80]!r}")
-        command.subjects  # noqa: B018 - raises if an argument is missing
-    except (TypeError, KeyError, AttributeError) as error:
+    except TypeError as error:
         raise ValueError(f"a command must have the fields of Command, but {error}") from error
+    for part in fields(Command):
+        _check_type(part.name, part.type, getattr(command, part.name))
+    if command.operation not in OPERATIONS:
+        raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, but got {command.operation!r}")
+    types = OPERATIONS[command.operation]
+    if unknown := {*command.args} - {*types}:
+        raise ValueError(f"{command.operation} must have no {', '.join(sorted(unknown))}")
+    for name, kind in types.items():
+        _check_type(f"{command.operation} {name}", kind, command.args.get(name))
+    if not ID.fullmatch(command.id):
+        raise ValueError(f"id must be letters, digits, '_' or '-', but got {command.id[:80]!r}")
     return command
+
+
+def _check_type(label: str, kind: Any, value: Any) -> None:
+    """Raise a ValueError if `value` is not of a type, as JSON has it."""
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        where, rule = format_validation_errors(error)[0].rstrip(".").split(" ", 1)
+        raise ValueError(f"{label}{where and f' at {where}'} {rule}") from error
 
 
 def parse_entry(content: Mapping[str, Any]) -> LogEntry:

@@ -19,9 +19,13 @@ def send(place: StoragePath, command: Command) -> None:
     """Leave a command for the driver of the search at `place`.
 
     Raises:
-        UsageError: The folder cannot be written.
+        UsageError: The folder cannot be written, or the driver would refuse to read the command.
     """
     folder = place / FOLDER
+    try:
+        parse_command(asdict(command))
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / f"{command.id}{REQUEST}", json.dumps(asdict(command)))

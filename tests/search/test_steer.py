@@ -77,3 +77,10 @@ def test_wrong_argument_is_told_in_one_line(ended, arguments, reason):
     assert code == 2
     assert reason in error
     assert not (ended / FOLDER).exists(), "nothing is sent"
+
+
+def test_id_that_no_driver_would_read_is_refused(ended):
+    code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent), "--id", "../mine")
+    assert code == 2
+    assert "id must be letters, digits, '_' or '-', but got '../mine'" in error
+    assert not (ended / FOLDER).exists(), "nothing is sent"
