@@ -132,7 +132,8 @@ def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:
 def _check_narrow(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if not args["ranges"]:
         raise UsageError("a range must be given, such as lr=1e-4..1e-2, but none is.")
-    few = _check_rest([*list_regions(view.state, view.space), *build_regions(args["ranges"], view.space)], view.space)
+    state = SteeringState((*view.state.commands, Command("narrow", args)))  # it replaces earlier ranges
+    few = _check_rest(list_regions(state, view.space), view.space)
     told = ", ".join(f"{name}={text}" for name, text in args["ranges"].items())
     return [f"trials are proposed within {told}; those outside stay valid", *few]
 

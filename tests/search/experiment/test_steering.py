@@ -91,6 +91,12 @@ def test_no_trial_is_proposed_in_a_region_to_avoid(driver):
     assert all(0.1 <= value < 0.2 for value in values)
 
 
+def test_later_range_of_a_parameter_replaces_the_earlier_one(driver):
+    driver.give("narrow", ranges={"lr": "0.1..0.2"})
+    assert driver.give("narrow", ranges={"lr": "0.5..0.9"}).accepted
+    assert 0.5 <= driver.searcher.suggest("t0")["segment"].config["lr"] <= 0.9
+
+
 def test_undone_region_is_proposed_again(driver):
     given = Command("avoid", {"region": "lr>=0.001"})
     driver.apply(given)
