@@ -14,7 +14,7 @@ from searchlight.search.formatting import pluralize
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.region import Condition, Region, parse_region
-from searchlight.search.steering.state import SteeringState, are_allowed, build_state
+from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_undone
 
 DRAWN = 1000  # random configs, of which some must be left by regions to avoid
 FEW = 0.05
@@ -179,8 +179,7 @@ def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
     named = f"{entry.command.operation} {entry.command.id}"
     if not entry.answer.undo:
         raise UsageError(f"undo must name a command that can be taken back, but {named} cannot.")
-    undone = {e.command.args["command"] for e in view.log if e.command.operation == "undo" and e.answer.accepted}
-    if entry.command.id in undone:
+    if entry.command.id in find_undone(view.log):
         raise UsageError(f"undo must name a command that is in force, but {named} was undone.")
     return [f"{named} is taken back: {entry.answer.effect}"]
 

@@ -65,13 +65,19 @@ def describe_author(command: Command) -> str:
     return f"by {command.author}" + (f": {command.why}" if command.why else "")
 
 
+def find_undone(log: Sequence[LogEntry]) -> set[str]:
+    """Return the ids of the commands that were undone. An undo may be undone itself."""
+    undone: set[str] = set()
+    for entry in reversed(log):
+        command = entry.command
+        if command.operation == "undo" and entry.answer.accepted and command.id not in undone:
+            undone.add(command.args["command"])
+    return undone
+
+
 def build_state(log: Sequence[LogEntry]) -> SteeringState:
     """Return the accepted commands of a log without those that were undone."""
-    accepted = [entry.command for entry in log if entry.answer.accepted]
-    undone: set[str] = set()
-    for command in reversed(accepted):  # an undo may be undone itself
-        if command.operation == "undo" and command.id not in undone:
-            undone.add(command.args["command"])
+    accepted, undone = [entry.command for entry in log if entry.answer.accepted], find_undone(log)
     return SteeringState(
         tuple(command for command in accepted if command.id not in undone and command.operation != "undo")
     )

@@ -104,6 +104,17 @@ def test_undone_region_is_proposed_again(driver):
     assert any(driver.searcher.suggest(f"t{number}")["segment"].config["lr"] > 0.001 for number in range(3))
 
 
+def test_command_whose_undo_was_undone_can_be_undone_again(driver):
+    given = Command("avoid", {"region": "lr>=0.001"})
+    undo = Command("undo", {"command": given.id})
+    for command in (given, undo, Command("undo", {"command": undo.id})):
+        assert driver.apply(command).answer.accepted
+    assert driver.study.allows is not None
+    assert driver.give("undo", command=given.id).accepted
+    assert driver.study.allows is None
+    assert "was undone" in driver.give("undo", command=given.id).effect
+
+
 def test_paused_search_gives_no_segment_and_halts_trials(driver):
     driver.searcher.suggest("t0")
     driver.give("pause", drain=False)
