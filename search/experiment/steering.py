@@ -163,8 +163,8 @@ class Steering:
             try:
                 while not self._answers.empty():
                     entry = self._answers.get_nowait()
+                    passed.discard(entry.command.id)  # first: if this fails, the command is read and answered again
                     write_answer(self._place, entry)
-                    passed.discard(entry.command.id)
                 for command in [] if is_last else read_requests(self._place, self._warn):
                     if command.id not in passed:
                         passed.add(command.id)

@@ -7,10 +7,11 @@ import pytest
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
+from searchlight.search.experiment import steering
 from searchlight.search.experiment.steering import Steering
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.steering.command import Command
-from searchlight.search.steering.mailbox import FOLDER, REQUEST, read_requests, send, wait_for_answer
+from searchlight.search.steering.mailbox import FOLDER, REQUEST, read_requests, send, wait_for_answer, write_answer
 from searchlight.search.study.trial import get_outcome
 from tests.search.execution.searcher_harness import interrupt, report
 
@@ -255,6 +256,24 @@ def test_driver_killed_after_the_log_applies_the_command_on_resume(driver, make_
     driver.study.live.clear()
     later = Driver(make_searcher(onto=driver.study, trials=6), tmp_path)
     assert later.outcomes() == ["pruned"]
+
+
+def test_answer_that_could_not_be_written_comes_later(driver, monkeypatch):
+    driver.searcher.suggest("t0")
+    command = Command("keep", {"trials": [0]})
+    send(driver.place, command)
+
+    def fail_once(place, entry):
+        monkeypatch.setattr(steering, "write_answer", write_answer)
+        raise OSError("the bucket is away")
+
+    monkeypatch.setattr(steering, "write_answer", fail_once)
+    with driver.steering:
+        while not (entry := wait_for_answer(driver.place, command, 0.0)):
+            driver.searcher.apply_commands()
+    assert entry.answer.accepted
+    assert len(driver.study.get_commands()) == 1
+    assert "commands cannot be read or answered: the bucket is away" in driver.told
 
 
 def test_files_of_commands_are_read_and_answered(driver):
