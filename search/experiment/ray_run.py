@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,7 +129,8 @@ def run_on_ray(
         plan.confirmation,
     )
     progress.follow(searcher)
-    start(Steering(searcher, config.path, registry.halt_trial.remote, stop.end_search, progress.say, progress.warn))
+    finish = partial(stop.end_search, confirms=plan.confirmation is not None)
+    start(Steering(searcher, config.path, registry.halt_trial.remote, finish, progress.say, progress.warn))
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)

@@ -52,7 +52,7 @@ class Steering:
     ) -> None:
         self._study, self._space, self._limits = searcher.study, searcher.space, searcher.limits
         self._controls, self._finish_trial = searcher.controls, searcher.reports.finish_trial
-        self._halt_trial, self._end_search = halt_trial, end_search
+        self._halt_trial, self._end_search, self._confirms = halt_trial, end_search, searcher.confirmation is not None
         self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
         self._log = self._study.get_commands()
@@ -128,6 +128,7 @@ class Steering:
             self._log,
             self._limits.trials,
             self._limits.stopping.is_set() or self._limits.search_over.is_set(),
+            self._confirms,
         )
         try:
             if command.operation == "try":  # parameters that the point leaves out have the task's defaults

@@ -25,12 +25,12 @@ class StopRequest:
             self.asked.set()
             self._say(f"stopping: {reason}")
 
-    def end_search(self, reason: str) -> None:
-        """End the trials at their next rung or end, and let confirming runs begin."""
+    def end_search(self, reason: str, confirms: bool = True) -> None:
+        """End the trials at their next rung or end, and let confirming runs begin if the search `confirms`."""
         if not (self.asked.is_set() or self.search_over.is_set()):
             self.reasons.append(reason)
             self.search_over.set()
-            self._say(f"no trial continues: {reason}; the best ones are confirmed")
+            self._say(f"no trial continues: {reason}" + ("; the best ones are confirmed" if confirms else ""))
 
     def interrupt(self) -> None:
         """End the search because the user asks for it, even if it ends already for another reason."""

@@ -29,6 +29,7 @@ class SearchView:
         trials: All trials by number, enqueued ones included, without confirming runs.
         limit: The number of trials that the search may start.
         is_over: Whether no trial of it continues any more.
+        confirms: Whether confirming runs follow its trials.
     """
 
     space: Space
@@ -36,6 +37,7 @@ class SearchView:
     log: Sequence[LogEntry]
     limit: int
     is_over: bool = False
+    confirms: bool = True
 
     @property
     def state(self) -> SteeringState:
@@ -169,7 +171,10 @@ def _check_continue(args: Mapping[str, Any], view: SearchView) -> list[str]:
 def _check_finish(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if view.is_over:
         raise UsageError("the search must not be over, but no trial of it continues any more.")
-    return ["no trial continues after its next rung or end; the best ones are confirmed"]
+    effect = "no trial continues after its next rung or end" + (
+        "; the best ones are confirmed" if view.confirms else ""
+    )
+    return [effect, *(["the search is paused, and ends once it continues"] if view.state.pause is not None else [])]
 
 
 def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:

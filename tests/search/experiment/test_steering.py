@@ -163,7 +163,10 @@ def test_lower_concurrency_holds_at_the_end_of_a_segment(driver):
 
 
 def test_finish_ends_the_search_of_this_driver(driver):
-    driver.give("finish", why="good enough")
+    driver.give("pause", drain=True)
+    answer = driver.give("finish", why="good enough")
+    assert answer.effect == "no trial continues after its next rung or end", "no confirming runs are planned"
+    assert answer.warnings == ["the search is paused, and ends once it continues"]
     assert driver.ended == ["finished by ann: good enough"]
 
 

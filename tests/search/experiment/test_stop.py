@@ -49,6 +49,11 @@ def test_time_budget_stops_the_search(stop):
     assert stop.reasons == ["time budget"]
 
 
+def test_end_without_confirming_runs_does_not_announce_them(stop):
+    stop.end_search("finished by ann", confirms=False)
+    assert stop.said == ["no trial continues: finished by ann"]
+
+
 def test_end_of_the_search_lets_confirming_runs_begin(stop):
     stop.end_search("time budget")
     assert (stop.reasons, stop.asked.is_set(), stop.search_over.is_set()) == (["time budget"], False, True)
