@@ -96,7 +96,8 @@ def _find_trials(numbers: Sequence[int], view: SearchView) -> list[FrozenTrial]:
 
 
 def _check_stop(args: Mapping[str, Any], view: SearchView) -> list[str]:
-    _find_trials(args["trials"], view)
+    if waiting := [trial.number for trial in _find_trials(args["trials"], view) if trial.state == TrialState.WAITING]:
+        raise UsageError(f"{_name_trials(waiting)} must have begun, but waits in the queue of points to try.")
     kept = sorted({*args["trials"]} & {*view.state.get_reasons("keep")})
     warnings = [f"trial {number} was to be kept" for number in kept]
     return [f"{_name_trials(args['trials'])} ends at its next window, as pruned", *warnings]

@@ -65,6 +65,12 @@ def test_stopped_trial_that_waits_is_pruned_at_once(driver):
     assert (driver.halted, driver.outcomes()) == ([], ["pruned"])
 
 
+def test_trial_that_waits_in_the_queue_is_not_stopped(driver):
+    driver.searcher.suggest("t0")
+    driver.give("try", point={"lr": 0.25})
+    assert "trial 1 must have begun, but waits in the queue" in driver.give("stop", trials=[1]).effect
+
+
 def test_kept_trial_trains_to_its_end_though_it_is_the_worst(driver):
     for number, loss in enumerate([0.9, 0.1, 0.2]):
         driver.searcher.suggest(f"t{number}")
