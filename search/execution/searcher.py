@@ -349,12 +349,14 @@ class StudySearcher(Searcher):
         return self._assign(number, epoch, segment.until, [path, None] if path else [None])
 
     def _perturb_values(self, values: dict[str, Any], draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return perturbed `values` and their config, or `values` if the task refuses all attempts."""
+        """Return perturbed `values` that commands allow and their config, or `values` if all attempts are refused."""
         for _ in range(EXPLORED):
             near = perturb(self.space, values, draw)
-            with suppress(ValidationError):
-                return near, self.space.build_config(near).model_dump(mode="json", round_trip=True)
-        logger.warning("the task refused %d combinations near to %s: they are copied as they are", EXPLORED, values)
+            if self.study.allows is None or self.study.allows(near):
+                with suppress(ValidationError):
+                    return near, self.space.build_config(near).model_dump(mode="json", round_trip=True)
+        who = "the task" if self.study.allows is None else "the task or a command"
+        logger.warning("%s refused %d combinations near to %s: they are copied as they are", who, EXPLORED, values)
         return values, self.space.build_config(values).model_dump(mode="json", round_trip=True)
 
     def _continue_trial(self, segment: Segment) -> SegmentAssignment:

@@ -31,6 +31,15 @@ def test_trial_below_the_median_ends_and_the_next_begins(gangs):
     assert made.outcomes[:3] == ["interrupted"] * 3, "nobody else is pruned because the search ends"
 
 
+def test_copy_has_no_values_that_commands_exclude(gangs):
+    made, refused = population(gangs), []
+    made.study.allows = lambda values: bool(refused) or refused.append(values["lr"])
+    segment = made.ask()[1]
+    assert segment.copied
+    assert refused
+    assert segment.config["lr"] not in (*refused, made.study.get_trial(1).params["lr"])
+
+
 def test_copy_of_the_best_replaces_the_worst(gangs):
     made = population(gangs)
     _, segment = made.ask()
