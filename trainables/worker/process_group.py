@@ -4,12 +4,9 @@ import os
 import socket
 from datetime import timedelta
 
+import psutil
 import torch.distributed as dist
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
-
-from searchlight.trainables.ports import LOOPBACK
-
-LOOPBACK_NAMES = ("lo", "lo0")  # of the interface, on Linux and macOS
 
 _stores: list[Store] = []  # of the group that this process serves
 
@@ -46,8 +43,9 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
         timeout_s: The time limit of a collective operation, in seconds.
     """
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))  # libraries of users read them
-    if host == LOOPBACK and (name := _find_loopback()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # otherwise, Gloo listens at the address of the host's name
+    # Otherwise, Gloo listens at the address of the machine's name. On Debian that is a loopback address.
+    if name := find_interface(host):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     timeout = timedelta(seconds=timeout_s)
     store: Store
     if size == 1:
@@ -60,5 +58,11 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
-def _find_loopback() -> str:
-    return next((name for _, name in socket.if_nameindex() if name in LOOPBACK_NAMES), "")
+def find_interface(host: str) -> str:
+    """Return the name of the interface by which this machine reaches the address `host`, such as "eth0", or ""."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 1))  # sends nothing
+        own = probe.getsockname()[0]
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if own in [each.address for each in addresses]), "")

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 from multiprocessing.connection import Connection
 
 import psutil
@@ -10,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from searchlight.trainables.ports import find_free_ports
-from searchlight.trainables.worker.process_group import join_group, open_store
+from searchlight.trainables.worker import process_group
+from searchlight.trainables.worker.process_group import find_interface, join_group, open_store
 
 
 def join_as(rank: int, size: int, pipe: Connection) -> None:
@@ -47,3 +49,24 @@ def test_group_on_one_machine_is_not_reached_from_another(size):
     for rank in ranks:
         rank.join(60)
         assert rank.exitcode == 0
+
+
+def test_interface_is_the_one_that_reaches_the_address():
+    found = psutil.net_if_addrs()
+    addresses = {each.address: name for name in found for each in found[name] if each.family == socket.AF_INET}
+    assert addresses["127.0.0.1"].startswith("lo")
+    assert {address: find_interface(address) for address in addresses} == addresses
+
+
+def test_gloo_uses_the_interface_of_the_gang_unless_the_user_names_one(monkeypatch):
+    monkeypatch.setattr(process_group, "find_interface", {"10.0.0.1": "eth7"}.get)
+    monkeypatch.setattr(process_group.dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(process_group, "TCPStore", lambda *_, **__: None)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # restored at the end
+    for given in ("", "eth1"):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", given)
+        if not given:
+            monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+        join_group("gloo", "10.0.0.1", 5, 1, 2, 60)
+        assert os.environ["GLOO_SOCKET_IFNAME"] == (given or "eth7")
