@@ -151,7 +151,7 @@ class StudySearcher(Searcher):
         raise RuntimeError("a restart builds a new Tuner over the study")
 
     def recover(self) -> None:
-        """Complete the writes of a driver that was killed."""
+        """Complete the writes of a driver that was killed, and then what the commands in its log demand."""
         self.study.repair_reports()
         for trial in self.study.get_trials():
             if trial.state == TrialState.RUNNING:
@@ -159,6 +159,7 @@ class StudySearcher(Searcher):
                     self.reports.finish_trial(trial.number, trial.user_attrs["outcome"], trial.user_attrs["reason"])
                 elif self._is_complete(trial.number):  # the driver died between the last report and the end
                     self.reports.finish_trial(trial.number, "completed")
+        self.controls.update_trials()
         ended = [trial for trial in self.study.get_trials() if trial.state.is_finished()]
         self.reports.checkpoints.delete_for_ended(ended)
 

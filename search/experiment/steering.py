@@ -62,7 +62,7 @@ class Steering:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
-        self.update_trials()
+        self._use(build_state(self._log))  # trials follow once the searcher has recovered
         if self._controls.is_paused:
             warn(f"the search is paused until: searchlight continue {place.name}")
 

@@ -25,6 +25,7 @@ class Driver:
         self.steering = Steering(
             self.searcher, place, self.halted.append, self.ended.append, self.told.append, self.told.append
         )
+        self.searcher.recover()
 
     def give(self, operation, author="ann", why="", revision=None, **args):
         """Apply a command, and return its answer."""
@@ -283,6 +284,16 @@ def test_answer_that_could_not_be_written_comes_later(driver, monkeypatch):
     assert entry.answer.accepted
     assert len(driver.study.get_commands()) == 1
     assert "commands cannot be read or answered: the bucket is away" in driver.told
+
+
+def test_trial_that_completed_before_its_stop_stays_completed(driver, make_searcher, tmp_path):
+    driver.searcher.suggest("t0")
+    driver.steering._controls.update_trials = driver.steering.update_trials = lambda: None
+    driver.give("stop", trials=[0])
+    for epoch in (1, 2, 3):  # and then it was killed
+        driver.study.report(0, epoch, 0.5, {"metrics": {"val/loss": 0.5}, "checkpoint": None, "time": float(epoch)})
+    driver.study.live.clear()
+    assert Driver(make_searcher(onto=driver.study, trials=6), tmp_path).outcomes() == ["completed"]
 
 
 def test_files_of_commands_are_read_and_answered(driver):
