@@ -147,7 +147,7 @@ def _check_budget(args: Mapping[str, Any], view: SearchView) -> list[str]:
         raise UsageError("a budget must be given: --trials, --gpu-hours or --concurrency.")
     for name, value in given.items():
         kind = (int, float) if name == "gpu_hours" else int
-        if not isinstance(value, kind) or isinstance(value, bool) or value <= 0:
+        if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, but got {value!r}.")
     warnings = []
     if (trials := given.get("trials")) is not None and trials < view.begun:

@@ -1,6 +1,7 @@
 """Commands to a searcher, driven as Tune drives it, without processes: what they change, and what refuses them."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,7 @@ def test_finish_ends_the_search_of_this_driver(driver):
         ("budget", {}, "a budget must be given"),
         ("budget", {"trials": 0}, "--trials must be above 0, but got 0"),
         ("budget", {"gpu_hours": "much"}, "--gpu-hours must be above 0, but got 'much'"),
+        ("budget", {"gpu_hours": math.nan}, "--gpu-hours must be above 0, but got nan"),
         ("continue", {}, "the search must be paused"),
         ("undo", {"command": "x"}, "there is no 'x'"),
     ],
