@@ -33,6 +33,7 @@ from searchlight.trainables.registry import link_modules
 
 LIMIT_S = 10.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
 LONGEST_S = 600.0  # after which a task that hangs is ended
+MODES_S = 30.0  # the same before a search: what its first worker audits shows a task that hangs
 FILE = "preflight-{}.json"  # in the storage folder, by task: --dry-run reads the costs in it
 
 Audit = dict[str, Any]
@@ -171,14 +172,16 @@ def _get_file(plan: SearchPlan) -> Path:
     return plan.config.local_path.parent / FILE.format(plan.source.name.lower())
 
 
-def _run_locally(source: TaskSource, options: ResourceOptions, request: dict[str, Any]) -> Audit:
+def _run_locally(
+    source: TaskSource, options: ResourceOptions, request: dict[str, Any], longest_s: float = LONGEST_S
+) -> Audit:
     try:
         with _copied_code(source) as code:
             links = link_modules(code.with_name("modules"), code)
-            return audit_apart(request, _build_environment(options, links), LONGEST_S)
+            return audit_apart(request, _build_environment(options, links), longest_s)
     except TimeoutError as error:
         raise UsageError(
-            f"--preflight must end within {LONGEST_S:.0f} s, but {source.name} has not. "
+            f"--preflight must end within {longest_s:.0f} s, but {source.name} has not. "
             "It may hang in build, in a data loader or in evaluate."
         ) from error
     except RuntimeError as error:
@@ -198,11 +201,14 @@ def find_unsupported_modes(plan: SearchPlan) -> dict[str, str]:
         return {}
     keywords = {"reference": source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
     keywords["files"] = str(config.local_path / TASK_FILES)
-    if uses_existing_cluster():
-        audit = _call_on_node(config, _audit_doubtful, modes=modes, **keywords)
-    elif any(lacks_kernels(mode, torch.device("cpu")) for mode in modes):
-        audit = _run_locally(source, config, keywords)
-    else:
+    try:
+        if uses_existing_cluster():
+            audit = _call_on_node(config, _audit_doubtful, MODES_S, modes=modes, **keywords)
+        elif any(lacks_kernels(mode, torch.device("cpu")) for mode in modes):
+            audit = _run_locally(source, config, keywords, MODES_S)
+        else:
+            return {}
+    except UsageError:  # not in time: the space stays, and trials in a mode without operations fail with its name
         return {}
     found = [each for each in audit["findings"] if each["name"] == "mode-unsupported"]
     return {each["subject"].partition(",")[0]: each["figure"].partition(". ")[0] for each in found}
@@ -243,10 +249,12 @@ def _run_on_cluster(source: TaskSource, options: ResourceOptions, request: dict[
     from searchlight.search.execution.cluster.connection import ray_session
 
     with _copied_code(source) as code, ray_session(code):
-        return _call_on_node(options, _audit_on_node, **request)
+        return _call_on_node(options, _audit_on_node, LONGEST_S, **request)
 
 
-def _call_on_node(options: ResourceOptions, audit_on_node: Callable[..., Audit], **request: Any) -> Audit:
+def _call_on_node(
+    options: ResourceOptions, audit_on_node: Callable[..., Audit], longest_s: float, **request: Any
+) -> Audit:
     """Return the result of `audit_on_node` on a node of the cluster, with the resources of one worker."""
     import ray
 
@@ -258,10 +266,10 @@ def _call_on_node(options: ResourceOptions, audit_on_node: Callable[..., Audit],
     limits = {"num_cpus": worker.get("CPU", 1), "num_gpus": worker.get("GPU", 0), "resources": custom}
     task: Any = ray.remote(max_calls=1, max_retries=0, **limits)(audit_on_node)  # type: ignore[call-overload]
     try:
-        audit: Audit = ray.get(task.remote(**{**request, "gpus": worker.get("GPU", 0.0)}), timeout=LONGEST_S)
+        audit: Audit = ray.get(task.remote(**{**request, "gpus": worker.get("GPU", 0.0)}), timeout=longest_s)
         return audit
     except ray.exceptions.GetTimeoutError as error:
-        raise UsageError(f"--preflight must end within {LONGEST_S:.0f} s, but has not.") from error
+        raise UsageError(f"--preflight must end within {longest_s:.0f} s, but has not.") from error
     except ray.exceptions.WorkerCrashedError as error:
         return _describe_death(str(error).splitlines()[0])
 

@@ -27,6 +27,7 @@ from searchlight.search.experiment.audit_follower import is_audited
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import (
+    MODES_S,
     build_request,
     estimate,
     find_unsupported_modes,
@@ -248,6 +249,20 @@ def test_precision_that_a_cpu_lacks_is_found_before_a_search(tmp_path, monkeypat
     assert find_unsupported_modes(planned) == {}, "such a CPU lacks nothing"
     monkeypatch.setitem(find_unsupported_modes.__globals__, "lacks_kernels", lambda mode, device: mode == "bf16")
     assert find_unsupported_modes(planned) == {"bf16": "RuntimeError: could not create a primitive descriptor"}
+
+
+def test_task_that_hangs_does_not_hold_up_a_search_that_asks_for_modes(monkeypatch):
+    limits = []
+
+    def hang(request, environment, longest_s):
+        limits.append(longest_s)
+        raise TimeoutError("not ended")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setitem(find_unsupported_modes.__globals__, "lacks_kernels", lambda mode, device: mode == "bf16")
+    monkeypatch.setitem(find_unsupported_modes.__globals__, "audit_apart", hang)
+    assert find_unsupported_modes(plan(make_config(TOY, gpus_per_worker=0))) == {}
+    assert limits == [MODES_S]
 
 
 def test_gpus_of_this_machine_and_of_a_joined_cluster_keep_fp16(monkeypatch):
