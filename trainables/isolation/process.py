@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from searchlight.trainables import private_api
-from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
 from searchlight.trainables.isolation.settings import (
     SETTINGS,
@@ -29,7 +28,6 @@ class ProcessSnapshot:
     def __init__(self, reference: str) -> None:
         # Otherwise torch runs a function uncompiled without notice once it was compiled too often.
         private_api.dynamo_config.fail_on_recompile_limit_hit = True
-        reserve_workspace()  # before the first trial, since any may be deterministic
         gc.freeze()  # the collector then ignores all that was imported, e.g. torch
         self._reference = reference
         self._own = OwnModules(reference)

@@ -16,6 +16,7 @@ from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
 from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loaders
 from searchlight.trainables.precision import Diverged
@@ -94,6 +95,8 @@ class TrialRunner:
         self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
         self._build: Callable[..., object] | None = None  # of the task's class
         self._trials = 0
+        if settings.command is None:  # a program has its own settings
+            reserve_workspace()  # before the first trial, since any may be deterministic
         self._process = ProcessSnapshot(settings.task)
         self._memory = Memory(MEMORY_GROWTH_GIB)
         self._thread = threading.get_ident()
