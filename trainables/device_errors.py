@@ -41,12 +41,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def breaks_device(error: BaseException) -> bool:
-    """Return whether the process can probably use its GPU no more after `error`, e.g. an assert in a kernel."""
+    """Return whether the process can probably use its GPU no more after `error` or its cause, e.g. an assert."""
     if is_out_of_memory(error):
         return False
     if isinstance(error, torch.AcceleratorError | torch.distributed.DistBackendError):
         return True
-    return isinstance(error, RuntimeError) and bool(BROKEN.search(str(error)))
+    if isinstance(error, RuntimeError) and BROKEN.search(str(error)):
+        return True
+    return error.__cause__ is not None and breaks_device(error.__cause__)
 
 
 def is_of_this_rank(error: BaseException) -> bool:
