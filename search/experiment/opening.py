@@ -30,10 +30,12 @@ from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.own import is_reference
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
+from searchlight.search.steering.state import build_state
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import find_store, open_store, read_search_yaml_value
 from searchlight.search.study.metadata import load_metadata
+from searchlight.search.study.record import read_commands
 from searchlight.search.study.study import SearchStudy, create_study
 from searchlight.search.task_source import locate_file, strip_sent_folder
 from searchlight.search.tracking import provenance
@@ -151,7 +153,11 @@ def open_search(location: StoragePath, given: Mapping[str, Any]) -> tuple[Search
 
 def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
     metadata = load_metadata(store.storage, location)
-    trials = store.storage.get_all_trials(store.storage.get_study_id_from_name(location.name), deepcopy=False)
+    study_id = store.storage.get_study_id_from_name(location.name)
+    commands = build_state(read_commands(store.storage.get_study_user_attrs(study_id)))
+    changed = {name: commands.get_limit(name) for name in ("trials", "gpu_hours")}
+    given = {name: value for name, value in changed.items() if value is not None} | dict(given)
+    trials = store.storage.get_all_trials(study_id, deepcopy=False)
     unfinished = [str(trial.number) for trial in trials if not trial.state.is_finished()]
     check_writable(location / CHECKPOINTS, unfinished)  # it may be another disk than that of the journal
     plan, notes = _restore_plan(location, metadata, given)
@@ -168,7 +174,7 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
         study.enqueue(point)  # the search may have died before it enqueued them
     remove(config.local_path / "ray")
     # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
-    lasting = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}
+    lasting: dict[str, Any] = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}
     task = strip_sent_folder(metadata["config"]["task"])
     lasting |= {"task": task} if task != metadata["config"]["task"] else {}  # else a resume of an older version
     if lasting:

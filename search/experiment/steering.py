@@ -1,6 +1,7 @@
 """Applies commands of users to a running search."""
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -56,6 +57,7 @@ class Steering:
         self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
         self._log = self._study.get_commands()
+        self._resumed_at = len(self._log)  # budgets before that are options of the resumed search
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._answers: SimpleQueue[LogEntry] = SimpleQueue()
         self._halted: set[int] = set()  # live trials that were asked to stop
@@ -113,8 +115,9 @@ class Steering:
         self._controls.is_paused = state.pause is not None
         self._controls.concurrency = state.get_limit("concurrency")
         trials, gpu_hours = self._planned
-        self._limits.trials = state.get_limit("trials") or trials
-        self._limits.stoppers.gpu_hours = state.get_limit("gpu_hours") or gpu_hours
+        since = build_state(self._log[self._resumed_at :])
+        self._limits.trials = since.get_limit("trials") or trials
+        self._limits.stoppers.gpu_hours = since.get_limit("gpu_hours") or gpu_hours
         regions = list_regions(state, self._space)
         self._study.allows = partial(are_allowed, regions) if regions else None
 
@@ -127,8 +130,10 @@ class Steering:
             {trial.number: trial for trial in self._study.get_all_trials() if not is_confirming(trial)},
             self._log,
             self._limits.trials,
-            self._limits.stopping.is_set() or self._limits.search_over.is_set(),
-            self._confirms,
+            is_over=self._limits.stopping.is_set() or self._limits.search_over.is_set(),
+            room=self._limits.room() if self._limits.room is not None else math.inf,
+            resumed_at=self._resumed_at,
+            confirms=self._confirms,
         )
         try:
             if command.operation == "try":  # parameters that the point leaves out have the task's defaults

@@ -17,7 +17,7 @@ from searchlight.search.steering.region import Condition, Region, parse_region
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_undone
 
 DRAWN = 1000  # random configs, of which some must be left by regions to avoid
-FEW = 0.05
+FEW, FEWEST = 0.05, 0.01  # shares of the space: with fewer, a sampler may find no config that is left
 UNDOABLE = ("keep", "avoid", "narrow", "budget", "pause", "continue", "undo")
 
 
@@ -29,6 +29,8 @@ class SearchView:
         trials: All trials by number, enqueued ones included, without confirming runs.
         limit: The number of trials that the search may start.
         is_over: Whether no trial of it continues any more.
+        room: How many trials can run at a time.
+        resumed_at: The number of commands when the present driver began.
         confirms: Whether confirming runs follow its trials.
     """
 
@@ -37,6 +39,8 @@ class SearchView:
     log: Sequence[LogEntry]
     limit: int
     is_over: bool = False
+    room: float = math.inf
+    resumed_at: int = 0
     confirms: bool = True
 
     @property
@@ -91,13 +95,15 @@ def _find_trials(numbers: Sequence[int], view: SearchView) -> list[FrozenTrial]:
             raise UsageError(f"trial {number} must be one of the search, but {known}.")
         if (state := view.trials[number].state).is_finished():
             outcome = view.trials[number].user_attrs.get("outcome", state.name.lower())
-            raise UsageError(f"trial {number} must be unfinished, but it has {outcome}.")
+            raise UsageError(f"trial {number} must be unfinished, but is {outcome}.")
     return [view.trials[number] for number in numbers]
 
 
 def _check_stop(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if waiting := [trial.number for trial in _find_trials(args["trials"], view) if trial.state == TrialState.WAITING]:
         raise UsageError(f"{_name_trials(waiting)} must have begun, but waits in the queue of points to try.")
+    if stopping := sorted({*args["trials"]} & {*view.state.get_reasons("stop")}):
+        raise UsageError(f"{_name_trials(stopping)} must not be stopping already, but a command has stopped it.")
     kept = sorted({*args["trials"]} & {*view.state.get_reasons("keep")})
     warnings = [f"trial {number} was to be kept" for number in kept]
     return [f"{_name_trials(args['trials'])} ends at its next window, as pruned", *warnings]
@@ -121,7 +127,7 @@ def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
         warnings.append(f"all {view.limit} trials have begun: it waits until a budget command raises --trials")
     if view.is_over:
         warnings.append("the search has ended: no trial begins any more")
-    return [f"the next trial has {told}", *warnings]
+    return [f"the next trial has {told}" + (", and trains to its full budget" if args.get("full") else ""), *warnings]
 
 
 def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:
@@ -150,6 +156,8 @@ def _check_budget(args: Mapping[str, Any], view: SearchView) -> list[str]:
         if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, but got {value!r}.")
     warnings = []
+    if given.get("concurrency", 0) > view.room:
+        warnings.append(f"at most {view.room} run at a time, as the search began")
     if (trials := given.get("trials")) is not None and trials < view.begun:
         warnings.append(f"{view.begun} trials have begun already, and go on")
     return [", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in given.items()), *warnings]
@@ -183,11 +191,13 @@ def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if entry is None:
         raise UsageError(f"undo must name a command of the log, but there is no {args['command']!r}.")
     named = f"{entry.command.operation} {entry.command.id}"
+    if entry.command.operation == "budget" and entry.revision <= view.resumed_at:
+        raise UsageError(f"undo must name a command since the search was resumed, but {named} is older. Give a budget.")
     if not entry.answer.undo:
         raise UsageError(f"undo must name a command that can be taken back, but {named} cannot.")
     if entry.command.id in find_undone(view.log):
         raise UsageError(f"undo must name a command that is in force, but {named} was undone.")
-    return [f"{named} is taken back: {entry.answer.effect}"]
+    return [f"{named} is in force no more. It was: {entry.answer.effect}"]
 
 
 CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {
@@ -208,13 +218,16 @@ def _check_rest(regions: Sequence[Region], space: Space) -> list[str]:
     """Return a warning if `regions` leave little of the space.
 
     Raises:
-        UsageError: They seem to leave nothing.
+        UsageError: They leave nearly nothing.
     """
     draw = random.Random(0)
     points = (space.choose(lambda parameter: _draw_value(parameter.distribution, draw)) for _ in range(DRAWN))
     left = sum(are_allowed(regions, point) for point in points) / DRAWN
-    if not left:
-        raise UsageError(f"a region must leave some of the space, but none of {DRAWN} random configs is left.")
+    if left < FEWEST:
+        raise UsageError(
+            f"a region must leave some of the space, but {left:.1%} of {DRAWN} random configs are left. Leave more, or "
+            "begin a search over a smaller space."
+        )
     return [f"about {100 * left:.0f} % of the space is left"] if left < FEW else []
 
 
@@ -246,6 +259,8 @@ def parse_region_of(text: str, space: Space) -> Region:
     """
     try:
         return parse_region(text, lambda name, value: space.value_parser(_find(name, space).name)(value))
+    except UsageError:  # of a name or a value
+        raise
     except ValueError as error:
         raise UsageError(f"a region {error}.") from error
 

@@ -12,6 +12,7 @@ from searchlight.search.experiment import plan
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.task_files import copy_code
 from searchlight.search.formatting import format_command, resume_command
+from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.study.record import load_search
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 from tests.search.refusals import problems_of
@@ -70,6 +71,18 @@ def test_options_that_change_no_trial_can_be_overridden(begun, tmp_path):
     planned, _ = begun(given={"trials": "20", "time_budget": "1h", "sampler": "random"})
     assert (planned.config.trials, planned.config.time_budget, planned.config.sampler) == (20, 3600, "random")
     assert "trials: 20" in (tmp_path / "runs" / "one" / "search.yaml").read_text()
+
+
+def test_resumed_search_has_the_budget_of_commands_or_a_newer_one(begun, tmp_path):
+    place = tmp_path / "runs" / "one"
+    planned, held = open_search(place, {})
+    budget = Command("budget", {"trials": 9, "gpu_hours": 2.0})
+    held.study.record_command(LogEntry(1, budget, Answer(True, "")))
+    held.store.close()
+    for given, trials in [({}, 9), ({"trials": "20"}, 20)]:
+        planned, held = open_search(place, given)
+        held.store.close()
+        assert (planned.config.trials, planned.config.gpu_hours) == (trials, 2.0)
 
 
 def test_number_of_kept_checkpoints_outlasts_a_resume(begun, tmp_path):

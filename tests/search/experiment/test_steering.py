@@ -85,7 +85,7 @@ def test_kept_trial_trains_to_its_end_though_it_is_the_worst(driver):
 def test_point_to_try_is_the_next_trial(driver):
     driver.searcher.suggest("t0")
     answer = driver.give("try", point={"lr": "0.25"}, full=True)
-    assert answer.effect == "the next trial has lr=0.25"
+    assert answer.effect == "the next trial has lr=0.25, and trains to its full budget"
     segment = driver.searcher.suggest("t1")["segment"]
     assert segment.config["lr"] == 0.25
     report(driver.searcher, "t1", 1, 0.9, done=True)
@@ -107,14 +107,14 @@ def test_later_range_of_a_parameter_replaces_the_earlier_one(driver):
 
 
 def test_undone_region_is_proposed_again(driver):
-    given = Command("avoid", {"region": "lr>=0.001"})
+    given = Command("avoid", {"region": "lr>=0.02"})
     driver.apply(given)
     driver.give("undo", command=given.id)
-    assert any(driver.searcher.suggest(f"t{number}")["segment"].config["lr"] > 0.001 for number in range(3))
+    assert any(driver.searcher.suggest(f"t{number}")["segment"].config["lr"] > 0.02 for number in range(3))
 
 
 def test_command_whose_undo_was_undone_can_be_undone_again(driver):
-    given = Command("avoid", {"region": "lr>=0.001"})
+    given = Command("avoid", {"region": "lr>=0.02"})
     undo = Command("undo", {"command": given.id})
     for command in (given, undo, Command("undo", {"command": undo.id})):
         assert driver.apply(command).answer.accepted
@@ -209,11 +209,19 @@ def test_wrong_command_is_refused_in_one_line(driver, operation, args, reason):
     assert driver.study.get_commands()[-1].answer == answer, "the log has it"
 
 
+def test_trial_that_stops_already_is_not_stopped_again(driver):
+    driver.searcher.suggest("t0")
+    driver.give("stop", trials=[0], why="hopeless")
+    assert "must not be stopping already" in driver.give("stop", trials=[0]).effect
+    interrupt(driver.searcher, "t0")
+    assert driver.study.get_trial(0).user_attrs["reason"] == "stopped by ann: hopeless"
+
+
 def test_ended_trial_is_refused_with_its_outcome(driver):
     driver.searcher.suggest("t0")
     report(driver.searcher, "t0", 1, 0.5, done=True)
     driver.give("stop", trials=[0])
-    assert driver.give("keep", trials=[0]).effect == "trial 0 must be unfinished, but it has pruned."
+    assert driver.give("keep", trials=[0]).effect == "trial 0 must be unfinished, but is pruned."
 
 
 def test_command_that_knows_an_old_log_is_refused(driver):
@@ -246,7 +254,7 @@ def test_resumed_search_has_the_commands_of_its_log(driver, make_searcher, tmp_p
     report(driver.searcher, "t0", 1, 0.5, done=True)
     driver.give("keep", trials=[0])
     driver.give("avoid", region="lr>=0.2")
-    driver.give("budget", trials=2)
+    budget = driver.apply(Command("budget", {"trials": 2}))
     driver.give("pause", drain=True)
     driver.study.live.clear()
     later = Driver(make_searcher(onto=driver.study, trials=6), tmp_path)
@@ -255,7 +263,8 @@ def test_resumed_search_has_the_commands_of_its_log(driver, make_searcher, tmp_p
     later.give("continue")
     assert later.searcher.suggest("t2")["segment"].trial == 0
     assert later.searcher.suggest("t3")["segment"].config["lr"] < 0.2
-    assert later.searcher.suggest("t4") is None, "two trials have begun"
+    assert later.searcher.limits.trials == 6, "the options of the resumed search have the former budget, or a new one"
+    assert "since the search was resumed" in later.give("undo", command=budget.command.id).effect
 
 
 def test_driver_killed_after_the_log_applies_the_command_on_resume(driver, make_searcher, tmp_path):
