@@ -10,7 +10,7 @@ import click
 
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
-from searchlight.search.formatting import format_value, pluralize
+from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.command_line import Command as CommandLine
 from searchlight.search.reporting.status import SCHEMA, build_status, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
@@ -59,15 +59,18 @@ def _create(
         place, record = _load(name, storage)
         made = Command(operation, build(**own), author, why, revision, is_preview)
         made = replace(made, id=id) if id else made
-        send(place, made)
         is_running = bool(record.drivers) and record.drivers[-1][1] is None
-        entry = wait_for_answer(place, made, wait if is_running else 0.0)
-        _print_answer(place, made, entry, is_running, as_json)
+        if not is_running:
+            raise UsageError(
+                f"{record.name} must run, but has ended. Resume it first: searchlight resume {record.name}"
+            )
+        send(place, made)
+        _print_answer(place, made, wait_for_answer(place, made, wait), as_json)
 
     return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=help)
 
 
-def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, is_running: bool, as_json: bool) -> None:
+def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, as_json: bool) -> None:
     """Print the answer. Exit with code 2 if the command is refused, and with 1 if no driver has answered."""
     if entry is not None and as_json:
         print(json.dumps({"schema": SCHEMA, **entry.as_json()}))
@@ -77,9 +80,11 @@ def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, is_
         if entry.answer.undo and not made.is_preview:
             print(f"take it back: searchlight undo {place.name} {made.id}")
     else:
-        when = "no driver has answered yet" if is_running else f"{place.name} does not run"
-        how = "" if is_running else f" by: searchlight resume {place.name}"
-        print(f"{when}: the command {made.id} waits, and is applied when the search runs{how}", file=sys.stderr)
+        print(
+            f"no driver has answered yet: the command {made.id} waits. If the search was killed, it is applied after: "
+            f"searchlight resume {place.name}",
+            file=sys.stderr,
+        )
         raise click.exceptions.Exit(1)
     if not entry.answer.accepted:
         raise click.exceptions.Exit(2)
@@ -125,8 +130,8 @@ def _print_status(name: str, storage: str, as_json: bool) -> None:
     if as_json:
         return print(json.dumps(status))
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
-    state = "paused" if status["paused"] else "running" if status["running"] else "not running"
-    print(f"{record.name}: {state}; {outcomes}; {pluralize(status['trials'], 'trial')} of {status['limit']}")
+    state = "paused" if status["paused"] else "running, unless it was killed"
+    print(f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}")
     if best := status["best"]:
         metric = record.objective.metric
         spread = f" ({best['statement']})" if best["statement"] else ", not confirmed"
@@ -134,7 +139,7 @@ def _print_status(name: str, storage: str, as_json: bool) -> None:
     for trial in status["unfinished"]:
         value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
         print(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
-    print(f"commands: {status['revision']}; {status['gpu_hours']:.3g} hours of trials")
+    print(f"commands: {status['revision']}; trials took {format_duration(3600 * status['gpu_hours'])} in all")
 
 
 def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
@@ -143,6 +148,8 @@ def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bo
     rows = select_trials(record, where, curves)
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "trials": rows}))
+    if not rows:
+        print(f"no trial of {record.name} meets {where}" if where else f"{record.name} has no trial yet")
     for row in rows:
         values = ", ".join(f"{key}={format_value(value)}" for key, value in row["params"].items())
         value = "" if row["value"] is None else f"  {record.objective.metric} {format_value(row['value'])}"

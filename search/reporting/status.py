@@ -1,13 +1,13 @@
 """The state of a search for people and programs: one page of it, and its trials by a condition."""
 
+from collections import Counter
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.analysis.best_trials import count_outcomes
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
-from searchlight.search.errors import UsageError
+from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.steering.region import parse_region
 from searchlight.search.steering.state import build_state
 from searchlight.search.study.record import SearchRecord
@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 def build_status(record: SearchRecord) -> dict[str, Any]:
     """Return the state of a search as JSON: budget, best trial, unfinished trials, and the number of commands."""
-    config, state = record.about.get("config", {}), build_state(record.commands)
+    state = build_state(record.commands)
     best = find_confirmed_best(record, confirm(record))
     statement = SearchResult.from_record(record).statement if best else ""
     return {
@@ -29,9 +29,8 @@ def build_status(record: SearchRecord) -> dict[str, Any]:
         "paused": state.pause is not None,
         "revision": len(record.commands),
         "trials": len(record.trials),
-        "limit": state.get_limit("trials") or config.get("trials"),
         "gpu_hours": sum(map(gpu_seconds_used, record.all_trials)) / HOUR,
-        "outcomes": count_outcomes(record.trials),
+        "outcomes": Counter(map(_get_outcome, record.trials)),
         "best": {"trial": best.trial_id, "value": best.value, "statement": statement} if best else None,
         "unfinished": [
             {"trial": trial.number, "epoch": max(intermediate_values(trial), default=0), "value": _get_last(trial)}
@@ -53,12 +52,12 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
         region = parse_region(where, lambda name, text: _parse_value(text)) if where else None
     except ValueError as error:
         raise UsageError(f"--where {error}.") from error
-    rows = []
+    rows, known = [], set[str]()
     for trial in record.trials:
         curve, reports = intermediate_values(trial), get_reports(trial)
         row = {
             "trial": trial.number,
-            "outcome": get_outcome(trial),
+            "outcome": _get_outcome(trial),
             "epoch": max(curve, default=0),
             "value": _get_last(trial),
             "params": trial.params,
@@ -66,9 +65,21 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
         }
         metrics = reports[max(reports)]["metrics"] if reports else {}
         named = {**metrics, **trial.params, **{name: row[name] for name in ("trial", "outcome", "epoch", "value")}}
+        known |= {*named}
         if region is None or region.contains(named):
             rows.append(row | ({"curve": dict(curve)} if curves else {}))
+    for condition in region.conditions if region is not None and known else ():
+        if condition.name not in known:
+            raise UsageError(
+                f"--where must name a parameter or a metric, but no trial has {condition.name!r}. "
+                f"{suggest_nearest(condition.name, known)}"
+            )
     return rows
+
+
+def _get_outcome(trial: FrozenTrial) -> str:
+    """Return the outcome of a trial. One that has none yet may run, wait at a rung, or be interrupted."""
+    return get_outcome(trial) if trial.state.is_finished() else "unfinished"
 
 
 def _get_last(trial: FrozenTrial) -> float | None:

@@ -13,12 +13,21 @@ from tests.search.execution.searcher_harness import report
 
 @pytest.fixture
 def ended(make_searcher, tmp_path):
-    """The folder of a search with two trials at their first rung and a command."""
+    """The folder of an ended search with two trials at their first rung and a command."""
     searcher, study, _ = make_searcher(trials=2)
     for name, loss in (("t0", 0.5), ("t1", 0.9)):
         searcher.suggest(name)
         report(searcher, name, 1, loss, done=True)
     study.record_command(LogEntry(1, Command("pause", {"drain": True}, "ann", "lunch"), Answer(True, "paused")))
+    study.commit()
+    return tmp_path
+
+
+@pytest.fixture
+def killed(make_searcher, tmp_path):
+    """The folder of a search whose driver has recorded its start and no end."""
+    _, study, _ = make_searcher(trials=2)
+    study.record_driver_start(1.0)
     study.commit()
     return tmp_path
 
@@ -50,16 +59,29 @@ def test_trials_are_chosen_by_a_condition(ended):
     chosen = json.loads(call("trials", *place, "--where", "val/loss<0.6 and epoch>=1", "--curves")[1])["trials"]
     assert [row["trial"] for row in chosen] == [0]
     assert chosen[0]["curve"] == {"1": 0.5}
+    assert [row["outcome"] for row in rows] == ["unfinished", "unfinished"]
     code, _, error = call("trials", *place, "--where", "loss")
     assert code == 2
     assert "--where must be like" in error
+    code, _, error = call("trials", *place, "--where", "vall/loss<0.5")
+    assert code == 2
+    assert "no trial has 'vall/loss'. Did you mean 'val/loss'?" in error
+    assert "no trial of" in call("trials", *place[:-1], "--where", "val/loss<0.1")[1]
 
 
-def test_command_to_a_search_that_does_not_run_waits(ended):
-    code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent), "--id", "mine")
+def test_command_to_a_search_that_has_ended_is_refused(ended):
+    code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent))
+    assert code == 2
+    assert f"{ended.name} must run, but has ended. Resume it first: searchlight resume {ended.name}" in error
+    assert not (ended / FOLDER).exists()
+
+
+def test_command_to_a_search_whose_driver_was_killed_waits(killed):
+    code, _, error = call("keep", killed.name, "1", "--storage", str(killed.parent), "--id", "mine", "--wait", "0")
     assert code == 1
-    assert f"{ended.name} does not run: the command mine waits" in error
-    assert (ended / FOLDER / "mine.request.json").exists()
+    assert "no driver has answered yet: the command mine waits" in error
+    assert (killed / FOLDER / "mine.request.json").exists()
+    assert "running, unless it was killed" in call("status", killed.name, "--storage", str(killed.parent))[1]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +101,8 @@ def test_wrong_argument_is_told_in_one_line(ended, arguments, reason):
     assert not (ended / FOLDER).exists(), "nothing is sent"
 
 
-def test_id_that_no_driver_would_read_is_refused(ended):
-    code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent), "--id", "../mine")
+def test_id_that_no_driver_would_read_is_refused(killed):
+    code, _, error = call("keep", killed.name, "1", "--storage", str(killed.parent), "--id", "../mine")
     assert code == 2
     assert "id must be letters, digits, '_' or '-', but got '../mine'" in error
-    assert not (ended / FOLDER).exists(), "nothing is sent"
+    assert not (killed / FOLDER).exists(), "nothing is sent"
