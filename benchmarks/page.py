@@ -336,7 +336,7 @@ def render_studies() -> list[str]:
 
 OUTPUTS = ("scale", "many_reports", "suggestions", "tracking_cost", "update_overhead", "reduction_cost", "study_stores",
            "preflight", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_best", "arc_policy", "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
+QUOTED = ("arc_policy", "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
           "plasticity", "soak")  # fmt: skip
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {

@@ -15,7 +15,16 @@ from benchmarks.bench import Benchmark, save_outcomes, wait_for
 from benchmarks.bench import run as run_benchmark
 from benchmarks.goals import ONE, SETTINGS, TWO_AT_A_TIME, measure_gap, measure_liquid
 from benchmarks.page import PARTS, format_column, render_figures, render_page
-from benchmarks.recording import BENCH, RESULTS, NotMeasuredError, Result, get_quartiles, load_result, round_figures
+from benchmarks.recording import (
+    BENCH,
+    GPU,
+    RESULTS,
+    NotMeasuredError,
+    Result,
+    get_quartiles,
+    load_result,
+    round_figures,
+)
 from benchmarks.recording import to_json as result_to_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,7 +88,8 @@ def test_search_over_simulated_gangs_runs_to_its_end():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_equals_what_its_generator_writes(page):
     text = page.read_text(encoding="utf-8")
-    assert "Not measured yet" not in text
+    is_measured = page.stem != "gpu" or any(GPU.glob("*.json"))  # on the first machine with a GPU
+    assert ("Not measured yet" not in text) == is_measured
     assert render_page(text) == text, "run python benchmarks/page.py"
 
 

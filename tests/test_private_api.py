@@ -63,18 +63,32 @@ METHODS = {
     ),
     "async_compile": ("pool",),
     "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
+    "device_contexts": ("CURRENT_DEVICE",),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
+    "functorch": ("get_unwrapped", "is_functorch_wrapped_tensor"),
     "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
     "ray_services": ("ConsolePopen",),
+    "torch_c": ("_accelerator_getAccelerator", "_group_tensors_by_device_and_dtype"),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
 }
 SPARSE = torch.eye(3).to_sparse()
+TENSOR = torch.ones(2)
 HOOKS = (*of_trainables.MODULE_HOOKS, *of_trainables.OPTIMIZER_HOOKS)
 # What a call, or the attribute itself, gives.
 VALUES: dict[str, Any] = {
     **dict.fromkeys((*HOOKS, "process_groups"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("DataLoaderIterator", "DatasetsCallback", "PlacementGroupCleanerCallback"), inspect.isclass),
+    "DisableTorchFunction": lambda guard: hasattr(guard, "__enter__"),
+    "StorageWeakRef": lambda reference: reference(TENSOR.untyped_storage()).cdata == TENSOR.untyped_storage()._cdata,
     "count_function_modes": lambda count: count() == 0,
+    "get_backward_id": lambda get: get() == -1,
+    "get_device_constructors": lambda get: torch.zeros in get(),
+    "get_function_modes": lambda get: get() == [],
+    "get_generator_address": lambda get: get(torch.default_generator) == get(torch.default_generator) != 0,
+    "get_sparse_indices": lambda get: get(SPARSE).tolist() == [[0, 1, 2], [0, 1, 2]],
+    "get_sparse_values": lambda get: get(SPARSE).tolist() == [1.0, 1.0, 1.0],
+    "get_storage_id": lambda get: get(TENSOR) == get(TENSOR[1:]) != get(SPARSE.to_dense()),
+    "storage_packages": lambda packages: all(len(package) == 3 for package in packages),
     "DispatchMode": lambda mode: inspect.isclass(mode) and hasattr(mode, "__torch_dispatch__"),
     "get_nnz": lambda count: count(SPARSE) == 3,
     "get_saved_tensor_hooks": lambda get: get(False) is None,

@@ -17,8 +17,9 @@ from searchlight.search.storage.journal import Journal
 from searchlight.search.study.trial import get_outcome, get_reports
 from searchlight.trainables import checkpoint
 from searchlight.trainables.filesystem.paths import parse_path
-from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentAssignment, SegmentEnd, to_json
+from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 from tests.conftest import TASKS
+from tests.search.execution.searcher_harness import hand_on
 
 LR = {"search": {"lr": "1e-4..1e-1:log"}, "set": {"epochs": 9, "precision": "fp32"}}
 
@@ -118,12 +119,11 @@ def drive(planned, held, trained, gangs=1, seed=0):
             report = SegmentEnd("diverged", "val/loss is nan")
         elif epoch == segment.until or (budget is not None and budget.is_spent):
             report = replace(report, done=True)
-        result = {"done": report.done, "reports": to_json(GangResult("gang", [report]))}
-        if report.done:
+        following = hand_on(searcher, name, report)
+        if following is not None:  # the gang goes on with its trial
+            live[name] = following
+        elif report.done:
             del live[name]
-            searcher.on_trial_complete(name, result)
-        else:
-            searcher.on_trial_result(name, result)
     searcher.finish(prune=True)
     held.store.close()
     return watching

@@ -30,7 +30,16 @@ def search(make_cli):
 
 
 def test_output_is_one_json_object_with_every_trial(search):
-    assert set(search.json) == {"name", "outcomes", "best", "divergence", "mlflow", "seconds", "stopped"}
+    assert set(search.json) == {
+        "name",
+        "outcomes",
+        "best",
+        "divergence",
+        "infeasibility",
+        "mlflow",
+        "seconds",
+        "stopped",
+    }
     assert search.json["stopped"] is None
     assert sum(search.json["outcomes"].values()) == 12
     assert {"completed", "pruned", "diverged", "failed"} == set(search.json["outcomes"])
