@@ -51,7 +51,7 @@ def test_replay_forgets_less_than_naive_training():
     ways = {"joint": {"continual": {"tasks": 1}}, "naive": {"replay": {"fraction": 0.0}}}
     ways["replayed"] = {"replay": {"fraction": 0.5, "size": 100}}
     found = {
-        name: [list(train(liquid(**sizes, **way, seed=seed)))[-1] for seed in range(3)] for name, way in ways.items()
+        name: [list(train(liquid(**sizes, **way, seed=seed)))[-1] for seed in range(8)] for name, way in ways.items()
     }
     score = {name: np.mean([report["val/score"] for report in reports]) for name, reports in found.items()}
     forgetting = {name: np.mean([each["val/forgetting"] for each in found[name]]) for name in ("naive", "replayed")}
