@@ -12,6 +12,7 @@ from hypothesis.strategies import floats, integers, sampled_from
 
 from searchlight.models.arc.puzzles import SYMMETRIES, Grid, Pair, Puzzle, hash_puzzles, transform
 from searchlight.models.arc.puzzles.contamination import find_leaks
+from searchlight.models.arc.puzzles.generators import generator
 from searchlight.models.arc.puzzles.generators.generator import EASY, FAMILIES, generate, generate_split
 
 Cell = tuple[int, int]
@@ -159,9 +160,23 @@ def test_a_higher_level_has_larger_grids_and_more_colors(family: str) -> None:
     ("families", "max_side"),
     [pytest.param(list(FAMILIES), 12, id="all"), pytest.param(list(EASY), 6, id="easy", marks=pytest.mark.slow)],
 )
-def test_splits_have_all_families_and_no_leak(families: list[str], max_side: int) -> None:
+def test_splits_have_all_families_and_levels_and_no_leak(
+    families: list[str], max_side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: dict[tuple[str, int], float] = {}  # by family and number, since a puzzle does not keep its level
+    draw = generator._draw
+
+    def record(family: str, number: int, level: float, *others: int) -> Puzzle:
+        levels[family, number] = level
+        return draw(family, number, level, *others)
+
+    monkeypatch.setattr(generator, "_draw", record)
     training, evaluation = (generate_split(split, max_side, families) for split in ("training", "evaluation"))
     for puzzles, count in ((training, 400), (evaluation, 96)):
         assert Counter(p.id.split("-")[0] for p in puzzles) == dict.fromkeys(families, count // len(families))
         assert len({puzzle.id for puzzle in puzzles}) == count
+    parts = (0, 400 // len(families)), (400 // len(families), 496 // len(families))
+    for family, (first, end) in product(families, parts):
+        known = [levels[family, number] for number in range(first, end)]
+        assert known == pytest.approx(np.linspace(0, 1, len(known)))
     assert not find_leaks(training, evaluation)
