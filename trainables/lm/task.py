@@ -21,7 +21,7 @@ from searchlight.trainables.update.lr_schedules import warmup_cosine
 
 TESTED = 64  # sequences of an evaluation batch
 # By GPU name: peak FLOP/s of dense matrix products in half precision with fp32 sums, those in fp32 without TF32, and
-# multiprocessors. Source: the manufacturer's data sheets, for the models with the fastest interface.
+# multiprocessors, of the models with the fastest interface. Not all were compared with data sheets: MFU is rough.
 PEAKS: Mapping[str, tuple[float, float, int]] = {
     "B200": (2250e12, 75e12, 148),
     "GH200": (989e12, 67e12, 132),
