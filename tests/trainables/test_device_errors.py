@@ -67,6 +67,9 @@ def test_out_of_memory_is_found_as_the_cause():
 )
 def test_error_of_cuda_breaks_the_device(error):
     assert breaks_device(error)
+    raised = ValueError("the batch cannot be trained")
+    raised.__cause__ = error
+    assert breaks_device(raised), "the task has wrapped it"
 
 
 @pytest.mark.parametrize(

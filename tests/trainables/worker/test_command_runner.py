@@ -16,9 +16,22 @@ from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import list_files, parse_path
 from searchlight.trainables.worker.command_runner import CommandRunner
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
+from searchlight.trainables.worker.trial_runner import TrialRunner
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 LIMIT_S = 120.0
+
+
+@pytest.mark.parametrize(
+    "settings", [WorkerSettings("toy:Toy"), WorkerSettings("", command=CommandSettings(("true",), "", "", ("loss",)))]
+)
+def test_workspace_of_cublas_is_reserved_for_tasks_alone(settings, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    TrialRunner(settings, Context(), threading.Event())
+    assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == (settings.command is None)
+
+
 LOSS = r"loss=(?:step (?P<step>\d+) )?loss (\S+)"
 COUNT = """
     import sys, time
