@@ -89,7 +89,8 @@ def refusal(cluster, options, **env):
 
 def sent_mb(cluster):
     """What traveled with the larger of the jobs."""
-    sizes = "du -sm --apparent-size --exclude __pycache__ ray/session_latest/runtime_resources/working_dir_files/*/ | cut -f1"
+    sent = "ray/session_latest/runtime_resources/working_dir_files/*/"
+    sizes = f"du -sm --apparent-size --exclude __pycache__ {sent} | cut -f1"
     return max(map(int, cluster.head.run("sh", "-c", sizes).split()))
 
 
