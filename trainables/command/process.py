@@ -57,6 +57,7 @@ class OutputReader:
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._is_overwritten = False  # as the states of a progress bar are, which end with a carriage return
         self._left_out = 0  # bytes
+        self._note = b""  # in the file, where bytes are left out
         self._thread = threading.Thread(target=self._read, daemon=True, name="output-reader")
         self._thread.start()
 
@@ -87,9 +88,10 @@ class OutputReader:
         kept, size = LARGEST_OUTPUT // 4, file.tell()
         file.seek(size - kept)
         end = file.read(kept) or b""
-        self._left_out += size - 2 * kept
+        self._left_out += size - 2 * kept - len(self._note)
+        self._note = f"\n--- searchlight: {self._left_out} bytes are left out here ---\n".encode()
         file.truncate(kept)
-        file.write(f"\n--- searchlight: some {self._left_out} bytes are left out here ---\n".encode() + end)
+        file.write(self._note + end)
 
     def _give(self, line: bytes, end: bytes) -> None:
         if line.strip():
