@@ -65,7 +65,10 @@ def _create(
                 f"{record.name} must run, but has ended. Resume it first: searchlight resume {record.name}"
             )
         send(place, made)
-        _print_answer(place, made, wait_for_answer(place, made, wait), as_json)
+        answer = wait_for_answer(place, made, wait)
+        if answer is None:  # the driver may have answered after this client was killed, or just now
+            answer = next((entry for entry in load_search(place).commands if entry.command.id == made.id), None)
+        _print_answer(place, made, answer, as_json)
 
     return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=help)
 

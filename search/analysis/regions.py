@@ -2,41 +2,20 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
+from searchlight.search.steering.region import Condition
+
 FEWEST = 3  # affected trials, others, and trials on either side of a split: fewer show nothing
 SHUFFLES = 99  # of which trials are affected; a region is told if at most one of them gives as clear a split
 
 IsAffected = Callable[[FrozenTrial], bool]
-Relation = Literal[">=", "<", "is", "is not"]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A bound of a number, or a choice."""
-
-    parameter: str
-    relation: Relation
-    value: Any
-
-    def is_met(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameters of a trial meet the condition. They do not if the parameter does not apply."""
-        if self.parameter not in values:
-            return False
-        value = values[self.parameter]
-        if self.relation in (">=", "<"):
-            return bool((value >= self.value) == (self.relation == ">="))
-        return bool((value == self.value) == (self.relation == "is"))
-
-    def __str__(self) -> str:
-        value = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
-        return f"{self.parameter} {self.relation} {value}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,7 @@ def find_region(trials: Sequence[FrozenTrial], is_affected: IsAffected) -> Regio
 
 
 def _select_inside(trials: Sequence[FrozenTrial], *conditions: Condition) -> list[FrozenTrial]:
-    return [trial for trial in trials if all(condition.is_met(trial.params) for condition in conditions)]
+    return [trial for trial in trials if all(condition.holds(trial.params) for condition in conditions)]
 
 
 def _find_condition(trials: Sequence[FrozenTrial], is_affected: IsAffected) -> Condition | None:
@@ -103,7 +82,7 @@ def _find_condition(trials: Sequence[FrozenTrial], is_affected: IsAffected) -> C
     above = [is_affected(trial) for trial, own in zip(trials, ranks, strict=True) if own > rank]
     upper = sum(above) / len(above) > (sum(flags) - sum(above)) / (len(flags) - len(above))
     if choice is not None:
-        return Condition(name, "is" if upper else "is not", choice[0])
+        return Condition(name, "=" if upper else "!=", choice[0])
     values = [trial.params[name] for trial in trials]
     lower_end = max(value for value, own in zip(values, ranks, strict=True) if own <= rank)
     upper_end = min(value for value, own in zip(values, ranks, strict=True) if own > rank)

@@ -213,8 +213,11 @@ class StudySearcher(Searcher):
             decision = None
             if not self.limits.search_over.is_set():
                 trials = self._get_searched()
-                decision = self._find_kept(trials) or self.schedule.next_action(
-                    trials, may_start=len(trials) < self.limits.trials
+                may_start = len(trials) < self.limits.trials
+                decision = (
+                    self._find_kept(trials)
+                    or (self._begin_enqueued() if may_start else None)
+                    or self.schedule.next_action(trials, may_start)
                 )
             if isinstance(decision, Prune):
                 self.reports.finish_trial(decision.number, "pruned", decision.reason)
@@ -232,7 +235,15 @@ class StudySearcher(Searcher):
         """Return the next segment of a trial that a command keeps, or None if none of them waits."""
         for trial in trials:
             if trial.number in self.controls.kept and trial.state == "waiting":
-                return Segment("continued", trial.number, trial.epoch, self.schedule.limit)
+                rung = next(rung for rung in self.schedule.rungs if rung > trial.total_cost)
+                return Segment("continued", trial.number, trial.epoch, rung)  # not further: the command may be undone
+        return None
+
+    def _begin_enqueued(self) -> Segment | None:
+        """Return the first segment of a point to try if a population, which may be full, would only copy members."""
+        if self.schedule.makes_copies and any(t.state == TrialState.WAITING for t in self.study.get_all_trials()):
+            begun = self.schedule.next_action([], may_start=True)
+            return begun if isinstance(begun, Segment) else None
         return None
 
     def _continue_here(self, number: int) -> SegmentAssignment | None:

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,13 +19,15 @@ from searchlight.search.folder.locations import local_path_of
 from searchlight.search.space.initial_points import parse_named_point
 from searchlight.search.steering.check import SearchView, check_command, list_regions
 from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
-from searchlight.search.steering.mailbox import read_requests, write_answer
+from searchlight.search.steering.mailbox import POLL_S, list_answers, read_requests, remove_answer, write_answer
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, describe_author, is_of
-from searchlight.search.study.trial import is_confirming
+from searchlight.search.study.trial import split_trials
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 
 READ_S = 1.0  # interval at which the folder of commands is read
+KEEP_S = 600.0  # how long an answer lies there for its client; the log has it for good
+LAST_S = 2.0  # the same at the end of the search
 
 
 class Steering:
@@ -122,26 +125,19 @@ class Steering:
         self._study.allows = partial(are_allowed, regions) if regions else None
 
     def _apply(self, command: Command) -> LogEntry:
-        known = next((entry for entry in self._log if entry.command.id == command.id), None)
-        if known is not None:  # its client was killed before it saw the answer
-            return known
-        view = SearchView(
-            self._space,
-            {trial.number: trial for trial in self._study.get_all_trials() if not is_confirming(trial)},
-            self._log,
-            self._limits.trials,
-            is_over=self._limits.stopping.is_set() or self._limits.search_over.is_set(),
-            room=self._limits.room() if self._limits.room is not None else math.inf,
-            resumed_at=self._resumed_at,
-            confirms=self._confirms,
-        )
+        problem = ""
         try:
             if command.operation == "try":  # parameters that the point leaves out have the task's defaults
                 point = parse_named_point(self._space, command.args["point"])
                 command = replace(command, args={**command.args, "point": point})
-            answer = check_command(command, view)
         except UsageError as error:
-            answer = Answer(False, " ".join(error.problems))
+            problem = " ".join(error.problems)
+        if (known := next((entry for entry in self._log if entry.command.id == command.id), None)) is not None:
+            if known.command.is_same(command):  # its client was killed before it saw the answer
+                return known
+            problem = f"an id must be new, but {command.id} is that of {known.command.operation}, {known.revision}."
+            return LogEntry(len(self._log), command, Answer(False, problem))
+        answer = Answer(False, problem) if problem else self._check(command)
         entry = LogEntry(len(self._log) + 1, command, answer)
         if command.is_preview:
             return LogEntry(len(self._log), command, answer)
@@ -155,6 +151,24 @@ class Steering:
                 self._end_search(f"finished {describe_author(command)}")
         return entry
 
+    def _check(self, command: Command) -> Answer:
+        searched, runs = split_trials(self._study.get_all_trials())
+        view = SearchView(
+            self._space,
+            {trial.number: trial for trial in searched},
+            self._log,
+            self._limits.trials,
+            is_over=self._limits.stopping.is_set() or self._limits.search_over.is_set(),
+            room=self._limits.room() if self._limits.room is not None else math.inf,
+            resumed_at=self._resumed_at,
+            confirms=self._confirms,
+            confirming_runs={run.number for run in runs},
+        )
+        try:
+            return check_command(command, view)
+        except UsageError as error:
+            return Answer(False, " ".join(error.problems))
+
     def _halt(self, number: int) -> None:
         if number not in self._halted:
             self._halted.add(number)
@@ -163,6 +177,7 @@ class Steering:
     def _exchange_files(self) -> None:
         """Read commands and write answers until the search is over. No command is passed on twice."""
         passed: set[str] = set()
+        written = dict.fromkeys(list_answers(self._place), 0.0)  # to clients of an earlier driver, which have ended
         failed = ""
         while True:
             is_last = self._over.wait(READ_S)
@@ -171,6 +186,8 @@ class Steering:
                     entry = self._answers.get_nowait()
                     passed.discard(entry.command.id)  # first: if this fails, the command is read and answered again
                     write_answer(self._place, entry)
+                    written[entry.command.id] = time.monotonic()
+                self._remove_unread(written, LAST_S if is_last else KEEP_S)
                 for command in [] if is_last else read_requests(self._place, self._warn):
                     if command.id not in passed:
                         passed.add(command.id)
@@ -182,3 +199,13 @@ class Steering:
                     self._warn(f"commands cannot be read or answered: {error}")
             if is_last:
                 return
+
+    def _remove_unread(self, written: dict[str, float], after_s: float) -> None:
+        """Remove answers that nobody has fetched, and wait for that at the end: their clients may have been killed."""
+        while written:
+            for id in [id for id, at in written.items() if time.monotonic() - at >= after_s]:
+                remove_answer(self._place, id)
+                del written[id]
+            if not self._over.is_set() or not {*written} & {*list_answers(self._place)}:
+                return
+            time.sleep(POLL_S)

@@ -69,10 +69,10 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
         if region is None or region.contains(named):
             rows.append(row | ({"curve": dict(curve)} if curves else {}))
     for condition in region.conditions if region is not None and known else ():
-        if condition.name not in known:
+        if condition.parameter not in known:
             raise UsageError(
-                f"--where must name a parameter or a metric, but no trial has {condition.name!r}. "
-                f"{suggest_nearest(condition.name, known)}"
+                f"--where must name a parameter or a metric, but no trial has {condition.parameter!r}. "
+                f"{suggest_nearest(condition.parameter, known)}"
             )
     return rows
 

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from searchlight.search.formatting import pluralize
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.region import Condition, Region, parse_region
-from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_undone
+from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_subjects, find_undone
 
 DRAWN = 1000  # random configs, of which some must be left by regions to avoid
 FEW, FEWEST = 0.05, 0.01  # shares of the space: with fewer, a sampler may find no config that is left
@@ -42,6 +42,7 @@ class SearchView:
     room: float = math.inf
     resumed_at: int = 0
     confirms: bool = True
+    confirming_runs: Container[int] = ()
 
     @property
     def state(self) -> SteeringState:
@@ -71,8 +72,11 @@ def check_revision(command: Command, log: Sequence[LogEntry]) -> None:
     """
     if command.revision is None:
         return
+    if not 0 <= command.revision <= len(log):
+        raise UsageError(f"--revision must be 0 to {len(log)}, but got {command.revision}.")
+    own = find_subjects(command, log)
     for entry in log[command.revision :]:
-        if entry.answer.accepted and (both := entry.command.subjects & command.subjects):
+        if entry.answer.accepted and (both := find_subjects(entry.command, log) & own):
             raise UsageError(
                 f"the command must know what was decided before, but {', '.join(sorted(both))} was decided by "
                 f"{entry.command.author} ({entry.command.operation}, revision {entry.revision}). Look at the log and "
@@ -92,6 +96,7 @@ def _find_trials(numbers: Sequence[int], view: SearchView) -> list[FrozenTrial]:
         if number not in view.trials:
             last = max(view.trials, default=None)
             known = "the search has none yet" if last is None else f"the last one is {last}"
+            known = "it is a confirming run" if number in view.confirming_runs else known
             raise UsageError(f"trial {number} must be one of the search, but {known}.")
         if (state := view.trials[number].state).is_finished():
             outcome = view.trials[number].user_attrs.get("outcome", state.name.lower())

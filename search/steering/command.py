@@ -62,6 +62,10 @@ class Command:
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     at: float = field(default_factory=time.time)
 
+    def is_same(self, other: "Command") -> bool:
+        """Return whether both ask for the same, whoever sent them, and when."""
+        return (self.operation, dict(self.args)) == (other.operation, dict(other.args))
+
     @property
     def subjects(self) -> frozenset[str]:
         """What the command decides on: two commands on one subject contradict each other."""

@@ -26,21 +26,29 @@ def send(place: StoragePath, command: Command) -> None:
         parse_command(asdict(command))
     except ValueError as error:
         raise UsageError(f"{error}.") from error
+    other = next((each for each in read_requests(place) if each.id == command.id), command)
+    if not other.is_same(command):
+        raise UsageError(f"an id must be new, but {command.id} is that of {other.operation}, which waits.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_answer(place, command.id)  # it is answered again, as the log says
         write_atomic(folder / f"{command.id}{REQUEST}", json.dumps(asdict(command)))
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be written to, but {error}.") from error
 
 
-def read_requests(place: StoragePath, warn: Callable[[str], None]) -> list[Command]:
-    """Return the commands that wait, in the order in which they were made. Delete files that hold none."""
+def read_requests(place: StoragePath, warn: Callable[[str], None] | None = None) -> list[Command]:
+    """Return the commands that wait, in the order in which they were made. Files that hold none are deleted if `warn`
+    is told of that, and else left out.
+    """
     commands = []
     for path in (place / FOLDER).iterdir() if (place / FOLDER).is_dir() else ():
         if path.name.endswith(REQUEST):
             try:
                 commands.append(parse_command(json.loads(path.read_text(encoding="utf-8"))))
             except (ValueError, UnicodeDecodeError, TypeError) as error:
+                if warn is None:
+                    continue
                 path.unlink()
                 warn(f"{path} must hold a command, and is deleted: {error}.")
             except FileNotFoundError:  # a client has replaced it
@@ -53,6 +61,16 @@ def write_answer(place: StoragePath, entry: LogEntry) -> None:
     folder = place / FOLDER
     write_atomic(folder / f"{entry.command.id}{ANSWER}", json.dumps(entry.as_json()))
     (folder / f"{entry.command.id}{REQUEST}").unlink(missing_ok=True)
+
+
+def list_answers(place: StoragePath) -> list[str]:
+    """Return the ids of the commands whose answers lie in the folder."""
+    names = (path.name for path in (place / FOLDER).iterdir()) if (place / FOLDER).is_dir() else ()
+    return [name.removesuffix(ANSWER) for name in names if name.endswith(ANSWER)]
+
+
+def remove_answer(place: StoragePath, id: str) -> None:
+    (place / FOLDER / f"{id}{ANSWER}").unlink(missing_ok=True)
 
 
 def wait_for_answer(place: StoragePath, command: Command, limit_s: float) -> LogEntry | None:

@@ -14,23 +14,22 @@ CONDITION = re.compile(r"\s*([^<>=!\s]+)\s*(>=|<=|!=|==?|>|<)\s*([^<>=!]*?)\s*")
 
 @dataclass(frozen=True)
 class Condition:
-    """A relation between a named value and a bound. It does not hold for a value that is missing."""
+    """A relation between a parameter, or a metric, and a value. It does not hold if the parameter does not apply."""
 
-    name: str
+    parameter: str
     relation: str
-    bound: Any
+    value: Any
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        value = values.get(self.name)
-        if value is None:
+        if self.parameter not in values:
             return False
         try:
-            return RELATIONS[self.relation](value, self.bound)
+            return bool(RELATIONS[self.relation](values[self.parameter], self.value))
         except TypeError:  # a text is neither above nor below a number
             return False
 
     def __str__(self) -> str:
-        return f"{self.name}{self.relation}{self.bound}"
+        return f"{self.parameter} {self.relation} {self.value}"
 
 
 @dataclass(frozen=True)

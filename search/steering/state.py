@@ -57,12 +57,22 @@ class Controls:
 
 def is_of(trial: FrozenTrial, command: Command) -> bool:
     """Return whether `trial` has the point of a `try` command."""
-    return bool(trial.system_attrs.get("fixed_params", trial.params) == command.args["point"])
+    is_copy = "copied_from" in trial.user_attrs  # of a member, whose values it may have
+    return not is_copy and bool(trial.system_attrs.get("fixed_params", trial.params) == command.args["point"])
 
 
 def describe_author(command: Command) -> str:
     """Return e.g. "by ann@laptop: it diverges anyway"."""
     return f"by {command.author}" + (f": {command.why}" if command.why else "")
+
+
+def find_subjects(command: Command, log: Sequence[LogEntry]) -> frozenset[str]:
+    """Return what a command decides on. An undo decides on what the command decided that it takes back."""
+    subjects = command.subjects
+    if command.operation == "undo":
+        undone = (entry.command for entry in log if entry.command.id == command.args["command"])
+        subjects = subjects.union(*(find_subjects(each, log) for each in undone))
+    return subjects
 
 
 def find_undone(log: Sequence[LogEntry]) -> set[str]:

@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from searchlight.search.analysis.divergence import find_divergence
-from searchlight.search.analysis.regions import Condition
+from searchlight.search.steering.region import Condition
 
 SPACE = {
     "lr": FloatDistribution(1e-5, 1e-1, log=True),
@@ -92,7 +92,7 @@ def test_region_may_lie_in_a_conditional_parameter():
         if trial.params["optimizer"] != "sgd":  # where dropout does not apply
             del trial.params["dropout"], trial.distributions["dropout"]
     (found,) = find_divergence(trials)
-    assert conditions(found) == [("optimizer", "is"), ("dropout", ">=")]
+    assert conditions(found) == [("optimizer", "="), ("dropout", ">=")]
     assert found.region.affected == found.region.trials == found.diverged
 
 
@@ -124,9 +124,9 @@ def test_each_precision_has_a_bound_of_its_own():
 REGIONS = {
     "lr <": lambda p: p["lr"] < 1e-4,
     "depth >=": lambda p: p["depth"] >= 5,
-    "optimizer is": lambda p: p["optimizer"] == "sgd",
-    "optimizer is not": lambda p: p["optimizer"] != "sgd",
-    "lr >= and optimizer is": lambda p: p["lr"] >= 1e-3 and p["optimizer"] == "sgd",
+    "optimizer =": lambda p: p["optimizer"] == "sgd",
+    "optimizer !=": lambda p: p["optimizer"] != "sgd",
+    "lr >= and optimizer =": lambda p: p["lr"] >= 1e-3 and p["optimizer"] == "sgd",
     "dropout < and lr >=": lambda p: p["dropout"] < 0.25 and p["lr"] >= 1e-3,
 }
 
@@ -152,7 +152,7 @@ def test_chance_alone_claims_next_to_nothing():
 
 @pytest.mark.parametrize(
     ("count", "seed", "diverges", "expected"),
-    [(15, 1, by_rate, ("lr", ">=")), (30, 0, lambda p: p["precision"] == "fp16", ("precision", "is"))],
+    [(15, 1, by_rate, ("lr", ">=")), (30, 0, lambda p: p["precision"] == "fp16", ("precision", "="))],
     ids=["few trials each", "precision itself"],
 )
 def test_precisions_may_show_a_region_together(count, seed, diverges, expected):
@@ -176,7 +176,7 @@ def test_claimed_region_holds_for_the_trials_as_counted(rows, log):
     trials = [made(number, {"x": value}, space, flag) for number, (value, flag) in enumerate(rows)]
     for found in find_divergence(trials):
         if found.region is not None:
-            inside = [flag for value, flag in rows if all(c.is_met({"x": value}) for c in found.region.conditions)]
+            inside = [flag for value, flag in rows if all(c.holds({"x": value}) for c in found.region.conditions)]
             assert (sum(inside), len(inside)) == (found.region.affected, found.region.trials)
             assert found.region.affected + found.region.affected_elsewhere == found.diverged
 
@@ -186,10 +186,10 @@ def test_claimed_region_holds_for_the_trials_as_counted(rows, log):
     [
         (Condition("lr", ">=", 0.1), 0.1, 0.09),
         (Condition("lr", "<", 0.1), 0.09, 0.1),
-        (Condition("kind", "is", None), None, "a"),
-        (Condition("kind", "is not", "a"), None, "a"),
+        (Condition("kind", "=", None), None, "a"),
+        (Condition("kind", "!=", "a"), None, "a"),
     ],
 )
 def test_condition_holds_at_its_bound_or_choice(condition, inside, outside):
-    assert condition.is_met({condition.parameter: inside})
-    assert not condition.is_met({condition.parameter: outside})
+    assert condition.holds({condition.parameter: inside})
+    assert not condition.holds({condition.parameter: outside})

@@ -40,6 +40,30 @@ def test_copy_has_no_values_that_commands_exclude(gangs):
     assert segment.config["lr"] not in (*refused, made.study.get_trial(1).params["lr"])
 
 
+def test_point_to_try_begins_in_a_full_population(gangs):
+    made = population(gangs)
+    made.study.enqueue({"lr": 0.25})
+    name, segment = made.ask()
+    assert (segment.trial, segment.config["lr"], segment.epoch, segment.until) == (4, 0.25, 0, 1)
+    made.train((name, segment), [0.9])
+    assert made.outcomes == ["interrupted"] * 5, "nobody is replaced by it"
+
+
+def test_point_to_try_waits_once_the_budget_is_spent(gangs):
+    made = population(gangs, trials=4)
+    made.study.enqueue({"lr": 0.25})
+    assert made.ask()[1].trial != 4
+
+
+def test_kept_member_of_a_full_population_is_not_replaced(gangs):
+    made = population(gangs)
+    made.searcher.controls.kept = frozenset({0})
+    asked = made.ask()
+    assert (asked[1].trial, asked[1].epoch, asked[1].until) == (0, 1, 4), "it is the worst, and goes on"
+    made.train(asked, [0.4, 0.4, 0.4])
+    assert made.outcomes[0] == "completed"
+
+
 def test_copy_of_the_best_replaces_the_worst(gangs):
     made = population(gangs)
     _, segment = made.ask()

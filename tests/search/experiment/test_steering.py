@@ -2,19 +2,37 @@
 
 import json
 import math
+import random
+import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
+from searchlight.search.errors import UsageError
 from searchlight.search.experiment import steering
 from searchlight.search.experiment.steering import Steering
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
-from searchlight.search.steering.command import Command
-from searchlight.search.steering.mailbox import FOLDER, REQUEST, read_requests, send, wait_for_answer, write_answer
+from searchlight.search.space.objectives import Objective
+from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.mailbox import (
+    ANSWER,
+    FOLDER,
+    REQUEST,
+    read_requests,
+    send,
+    wait_for_answer,
+    write_answer,
+)
+from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
-from tests.search.execution.searcher_harness import interrupt, report
+from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.worker.messages import EpochReport
+from tests.search.execution.searcher_harness import hand_on, interrupt, report, searcher_over
+from tests.search.objectives import VAL_LOSS
 
 
 class Driver:
@@ -321,3 +339,151 @@ def test_files_of_commands_are_read_and_answered(driver):
     stored = json.loads(json.dumps(entry.as_json()))
     assert stored["command"]["id"] == command.id
     assert not (driver.place / FOLDER / f"{command.id}{REQUEST}").exists()
+
+
+def test_command_knows_what_an_undo_has_decided(driver):
+    budget = driver.apply(Command("budget", {"trials": 5}, "ann"))
+    driver.give("undo", author="ann", command=budget.command.id)
+    refused = driver.give("budget", author="bob", revision=1, trials=9)
+    assert "trials was decided by ann (undo, revision 2)" in refused.effect
+    assert driver.give("budget", author="bob", revision=1, concurrency=1).accepted, "it decides on something else"
+    undo = driver.apply(Command("undo", {"command": budget.command.id}, "bob", revision=1))
+    assert f"command {budget.command.id}, trials was decided by ann" in undo.answer.effect
+
+
+@pytest.mark.parametrize("revision", [-1, 1])
+def test_revision_that_the_log_does_not_have_is_refused(driver, revision):
+    answer = driver.give("budget", revision=revision, trials=5)
+    assert answer.effect == f"--revision must be 0 to 0, but got {revision}."
+
+
+def test_id_of_another_command_is_refused(driver):
+    driver.apply(Command("avoid", {"region": "lr>=0.2"}, id="mine"))
+    answer = driver.apply(Command("avoid", {"region": "lr>=0.4"}, id="mine")).answer
+    assert answer.effect == "an id must be new, but mine is that of avoid, 1."
+    assert len(driver.study.get_commands()) == 1
+
+
+def test_id_of_a_command_that_waits_is_refused(tmp_path):
+    send(tmp_path, Command("pause", {"drain": True}, id="mine"))
+    send(tmp_path, Command("pause", {"drain": True}, "another author", id="mine"))
+    with pytest.raises(UsageError, match="an id must be new, but mine is that of pause, which waits"):
+        send(tmp_path, Command("pause", {"drain": False}, id="mine"))
+    assert read_requests(tmp_path, pytest.fail)[0].args == {"drain": True}
+
+
+def test_answer_whose_client_was_killed_is_removed(driver, monkeypatch):
+    monkeypatch.setattr(steering, "LAST_S", 0.0)
+    (driver.place / FOLDER).mkdir()
+    (driver.place / FOLDER / f"former{ANSWER}").write_text("{}")
+    send(driver.place, Command("pause", {"drain": True}, id="mine"))
+    with driver.steering:
+        while driver.steering._arrived.empty():
+            pass
+        driver.searcher.apply_commands()
+    assert list((driver.place / FOLDER).iterdir()) == []
+    assert driver.study.get_commands()[0].command.id == "mine", "who sends it again gets its answer from the log"
+
+
+def test_sent_again_command_forgets_an_older_answer(tmp_path):
+    command = Command("pause", {"drain": True}, id="mine")
+    send(tmp_path, command)
+    write_answer(tmp_path, LogEntry(1, command, Answer(True, "paused")))
+    send(tmp_path, command)
+    assert wait_for_answer(tmp_path, command, 0.0) is None
+
+
+def test_confirming_run_is_named_as_such(driver):
+    number = driver.study.create_copy(driver.searcher.space, {}, {"confirms": {"trial": None, "round": 0, "seed": 1}})
+    assert (
+        driver.give("stop", trials=[number]).effect == "trial 0 must be one of the search, but it is a confirming run."
+    )
+
+
+COMMANDS = [
+    Command("stop", {"trials": [0]}, "ann", id="stop"),
+    Command("keep", {"trials": [1]}, "ann", id="keep"),
+    Command("try", {"point": {"lr": 0.25}, "full": True}, "ann", id="try"),
+    Command("avoid", {"region": "lr>=0.5"}, "ann", id="avoid"),
+    Command("avoid", {"region": "lr>=0"}, "ann", id="refused"),
+    Command("narrow", {"ranges": {"lr": "0.1..0.4"}}, "ann", id="narrow"),
+    Command("budget", {"trials": 7}, "ann", id="budget"),
+    Command("pause", {"drain": True}, "ann", id="pause"),
+    Command("continue", {}, "ann", id="continue"),
+    Command("undo", {"command": "avoid"}, "ann", id="undo"),
+    Command("finish", {}, "ann", id="finish"),
+]
+
+
+class Killed(BaseException):
+    """As a SIGKILL of the driver: nothing after it is done."""
+
+
+def kill(*arguments):
+    raise Killed
+
+
+def begin(driver):
+    for number in range(2):
+        driver.searcher.suggest(f"t{number}")
+        metrics = {"val/loss": 0.5, "val/latency": 1.0}
+        hand_on(driver.searcher, f"t{number}", EpochReport(1, metrics, f"/nowhere/{number}.pt", {}, done=True))
+    return driver
+
+
+def describe(study):
+    """What commands have changed: the log, the ends of trials, and the points that wait."""
+    log = [(entry.revision, entry.command.id, entry.answer) for entry in study.get_commands()]
+    ends = [(get_outcome(trial), trial.user_attrs.get("reason")) for trial in study.get_trials()]
+    return log, ends, [trial.system_attrs["fixed_params"] for trial in study.get_all_trials()[2:]]
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgresql", "bucket"])
+def kept(request, tmp_path):
+    """A study of two objectives of each kind of store, and the place of its search."""
+    place, url = tmp_path / "kept", ""
+    if request.param == "bucket":
+        place = parse_path(request.getfixturevalue("s3")) / "kept"
+    elif request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/studies.db"
+    elif request.param == "postgresql":
+        url = request.getfixturevalue("server").database(f"d{time.time_ns()}")
+    place.mkdir(parents=True, exist_ok=True)
+    objectives = [VAL_LOSS, Objective("val/latency", "min")]
+    study, store = create_study(place, RandomSampler, objectives, url=url)
+    yield study, place
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_of_drivers_and_clients_change_nothing(kept, make_searcher, tmp_path, seed):
+    (study, place), draw = kept, random.Random(seed)
+    calm = begin(Driver(make_searcher(trials=6), tmp_path))
+    answers = [calm.apply(command).answer for command in COMMANDS]
+    driver = begin(Driver(searcher_over(study, place, 6), place))
+    for command, answer in zip(COMMANDS, answers, strict=True):
+        for part in draw.sample(["_check", "update_trials"], draw.randrange(3)):  # before the log, and after it
+            send(place, command)
+            setattr(driver.steering, part, kill)
+            with suppress(Killed):
+                driver.steering._apply(*read_requests(place, pytest.fail))
+            study.live.clear()
+            driver = Driver(searcher_over(study, place, 6), place)
+        for _ in range(draw.choice((1, 2))):  # a client that was killed before its answer sends its command again
+            send(place, command)
+            write_answer(place, driver.apply(*read_requests(place, pytest.fail)))
+        assert wait_for_answer(place, command, 0.0).answer == answer
+    assert describe(study) == describe(calm.study)
+    assert driver.study.allows({"lr": 0.3})
+    assert not driver.study.allows({"lr": 0.6}), "by the range alone"
+
+
+def test_confirming_runs_pause_and_no_command_begins_a_trial(driver):
+    number = driver.study.create_copy(driver.searcher.space, {}, {"confirms": {"trial": None, "round": 0, "seed": 1}})
+    driver.study.live.add(number)
+    driver.searcher.limits.search_over.set()
+    assert "the search has ended: no trial begins any more" in driver.give("try", point={"lr": 0.25}).warnings
+    assert "must not be over" in driver.give("finish").effect
+    driver.give("pause", drain=False)
+    assert driver.halted == [number]
+    assert driver.searcher.suggest("t0") is None
