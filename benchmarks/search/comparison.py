@@ -28,8 +28,8 @@ class Pair(NamedTuple):
 
     @property
     def finals(self) -> tuple[Array, Array]:
-        """The final regrets of both sides, (..., seeds)."""
-        return self.ours[..., -1], self.theirs[..., -1]
+        """The final regrets of both sides, FLOOR at least, (..., seeds)."""
+        return np.maximum(self.ours[..., -1], FLOOR), np.maximum(self.theirs[..., -1], FLOOR)
 
 
 class Measure(NamedTuple):
@@ -61,15 +61,21 @@ def get_time_to(target: Array | float, regrets: Array) -> Array:
 
 def get_relative_time(pair: Pair) -> Array:
     """Return the time to the peer's final median, as a share of the peer's own time to it."""
-    target = np.median(pair.finals[1], axis=-1)
+    target = np.median(pair.theirs[..., -1], axis=-1)
     return get_time_to(target, pair.ours) / get_time_to(target, pair.theirs)
 
 
 def get_final_ratio(pair: Pair) -> Array:
-    """Return the ratio of the final medians. Both count as FLOOR at least."""
-    ours, theirs = (np.maximum(np.median(finals, axis=-1), FLOOR) for finals in pair.finals)
+    """Return the ratio of the final medians."""
+    ours, theirs = (np.median(finals, axis=-1) for finals in pair.finals)
     ratio: Array = ours / theirs
     return ratio
+
+
+def get_single_ratio(pair: Pair) -> Array:
+    """Return the geometric mean over seeds of the ratios of final values, which few seeds disturb less."""
+    ours, theirs = pair.finals
+    return _compute_geometric_mean(ours / theirs)
 
 
 def get_win_share(pair: Pair) -> Array:
@@ -97,6 +103,7 @@ def _choose_upper_median(values: Array) -> Array:
 
 
 MEASURES = {
+    "single_ratio": Measure(get_single_ratio, _compute_geometric_mean),
     "final_ratio": Measure(get_final_ratio, _compute_geometric_mean),
     "wins": Measure(get_win_share, lambda shares: shares.mean(-1)),
     "time": Measure(get_relative_time, _choose_upper_median),

@@ -5,9 +5,11 @@ Syne Tune and NePS are not among the requirements: see `PACKAGES`.
 
 import logging
 import math
+import os
+import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -42,6 +44,8 @@ class OptunaStudy:
     def __init__(self, problem: Problem, seed: int, sampler: BaseSampler, pruner: BasePruner) -> None:
         # HyperbandPruner computes the bracket of a trial from the name of the study, which is random by default.
         self._study = optuna.create_study(study_name=f"{problem.name}-{seed}", sampler=sampler, pruner=pruner)
+        if problem.defaults is not None:
+            self._study.enqueue_trial(dict(problem.defaults))
         self._space = problem.space
         self._epochs = problem.epochs
         self._trials: dict[int, optuna.Trial] = {}
@@ -93,8 +97,11 @@ class SyneTune:
         self._trial_class = trial_status.Trial
         self._stop = scheduler.SchedulerDecision.STOP
         space = {parameter.name: _convert_to_syne_tune(parameter.distribution) for parameter in self._space.parameters}
+        options: dict[str, Any] = {"random_seed": seed, "do_minimize": True}
+        if problem.defaults is not None:
+            options["points_to_evaluate"] = [dict(problem.defaults)]
         self._scheduler = getattr(baselines, name)(
-            space, metric=OBJECTIVE, time_attr="epoch", max_t=self._epochs, do_minimize=True, random_seed=seed
+            space, metric=OBJECTIVE, time_attr="epoch", max_t=self._epochs, **options
         )
         self._trials: dict[int, Any] = {}
         logging.getLogger("syne_tune").setLevel(logging.ERROR)  # it warns of every trial that fails
@@ -187,14 +194,16 @@ class Neps(BudgetSearcher):
         torch.manual_seed(seed)
         self._random_state: tuple[Any, Any] = np.random.get_state(), torch.get_rng_state()
         self._names = {parameter.name: f"p{number}" for number, parameter in enumerate(problem.space.parameters)}
-        defaults = flatten(problem.space.get_defaults()) if has_priors else {}
+        given = problem.space.get_defaults() if problem.defaults is None else problem.defaults
+        defaults = flatten(given) if has_priors else {}
         fields = {
             self._names[p.name]: _convert_to_neps(p.distribution, defaults.get(p.name))
             for p in problem.space.parameters
         }
         fields["epoch"] = neps.IntegerFidelity(lower=1, upper=problem.epochs)
         space = type("Space", (neps.PipelineSpace,), fields)()
-        self._optimizer = neps.AskAndTell(optimizer=getattr(neps.algorithms, name)(space))
+        options = {"sample_prior_first": True} if has_priors and problem.defaults is not None else {}
+        self._optimizer = neps.AskAndTell(optimizer=getattr(neps.algorithms, name)(space, **options))
 
     def _ask(self) -> Request:
         np.random.set_state(self._random_state[0])
@@ -258,6 +267,15 @@ def find_missing_package(side: str) -> str | None:
     return None if find_spec(module) else package
 
 
+def require_hash_seed(sides: Iterable[str]) -> None:
+    """Exit with a line if NePS is among `sides` and its proposals would differ from run to run.
+
+    It iterates over sets of names, whose order depends on the hashes of this process.
+    """
+    if any(side.startswith("neps") for side in sides) and os.environ.get("PYTHONHASHSEED") != "0":
+        sys.exit("NePS must run with PYTHONHASHSEED=0, since its proposals depend on it. Set it before python.")
+
+
 def _build_tpe(problem: Problem, seed: int, pruner: BasePruner) -> OptunaStudy:
     return OptunaStudy(problem, seed, TPESampler(seed=seed), pruner)
 
@@ -268,6 +286,9 @@ PEERS: dict[str, Make] = {
     "optuna-median": lambda problem, seed: _build_tpe(problem, seed, MedianPruner()),
     "optuna-halving": lambda problem, seed: _build_tpe(problem, seed, SuccessiveHalvingPruner()),
     "optuna-gp": lambda problem, seed: OptunaStudy(problem, seed, GPSampler(seed=seed), NopPruner()),
+    "optuna-gp-hyperband": lambda problem, seed: OptunaStudy(
+        problem, seed, GPSampler(seed=seed), HyperbandPruner(max_resource=problem.epochs)
+    ),
     "syne-asha": partial(SyneTune, "ASHA"),
     "syne-bohb": partial(SyneTune, "BOHB"),
     "syne-cqr": partial(SyneTune, "ASHACQR"),

@@ -12,6 +12,7 @@ from benchmarks.recording import describe_commit
 from benchmarks.search.peers import PEERS
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
+from benchmarks.search.problems.tables import build_from_table, list_tables
 from benchmarks.search.simulator import simulate
 from benchmarks.search.strategies import SIDES
 from benchmarks.search.table import fill_table, load_table
@@ -19,6 +20,7 @@ from benchmarks.search.table import fill_table, load_table
 ALL_SIDES = {**SIDES, **PEERS}
 GANGS = 8
 TRAININGS = 4  # full trainings per gang in the budget
+GANGS_OF = {8: 2, 32: GANGS, 128: GANGS}  # by the budget in full trainings
 POINTS = 200  # times at which a regret is stored, evenly spaced over the budget
 SCHEMA = pa.schema(
     [
@@ -30,6 +32,8 @@ SCHEMA = pa.schema(
         *((name, pa.int32()) for name in ("trials", "whole", "diverged", "suggestions")),
         ("revision", pa.dictionary(pa.int16(), pa.string())),
         ("epoch_s", pa.float32()),
+        ("budget", pa.int32()),
+        ("defaults", pa.dictionary(pa.int16(), pa.string())),
     ]
 )
 
@@ -38,11 +42,13 @@ _describe_commit = cache(describe_commit)
 
 
 class Key(NamedTuple):
-    """The problem, side and seed of one search."""
+    """The problem, side and seed of one search, its budget in full trainings, and the quality of its defaults."""
 
     problem: str
     side: str
     seed: int
+    budget: int = GANGS * TRAININGS
+    defaults: str = "none"
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,12 @@ class Row:
     suggestions: int
     revision: str
     epoch_s: float | None = None
+    budget: int = GANGS * TRAININGS
+    defaults: str = "none"
 
     @property
     def key(self) -> Key:
-        return Key(self.problem, self.side, self.seed)
+        return Key(self.problem, self.side, self.seed, self.budget, self.defaults)
 
 
 def list_keys(problems: Sequence[str], sides: Sequence[str], seeds: int) -> list[Key]:
@@ -81,11 +89,12 @@ def list_keys(problems: Sequence[str], sides: Sequence[str], seeds: int) -> list
     return [Key(problem, side, seed) for seed in range(seeds) for problem in problems for side in sides]
 
 
-def run_search(key: Key, epoch_s: float | None = None) -> Row:
-    """Simulate one search; `epoch_s` as in `simulate`."""
-    problem, make = _get_problems()[key.problem], ALL_SIDES[key.side]
-    budget = TRAININGS * problem.seconds
-    run = simulate(make(problem, key.seed), problem, GANGS, budget, key.seed, epoch_s)
+def run_search(key: Key, epoch_s: float | None = None, folder: Path | None = None) -> Row:
+    """Simulate one search; `epoch_s` as in `simulate`. `folder` has the tables of the problem if it is not ours."""
+    problem, gangs = _get_problem(folder, key.problem), GANGS_OF[key.budget]
+    side = ALL_SIDES[key.side](problem.give_defaults(key.defaults, key.seed), key.seed)
+    budget = key.budget / gangs * problem.seconds
+    run = simulate(side, problem, gangs, budget, key.seed, epoch_s)
     nothing = problem.worst - problem.best
     regrets = [run.regret_at(budget * (point + 1) / POINTS, nothing) for point in range(POINTS)]
     numbers = {name: getattr(run, name) for name in Row.__dataclass_fields__ if hasattr(run, name)}
@@ -125,3 +134,8 @@ def _run_as_dict(search: Callable[..., Row], epoch_s: float | None, key: Key) ->
 @cache
 def _get_problems() -> dict[str, Problem]:
     return {problem.name: problem for problem in list_problems()}
+
+
+@cache
+def _get_problem(folder: Path | None, name: str) -> Problem:
+    return build_from_table(list_tables(folder)[name]) if folder is not None else _get_problems()[name]

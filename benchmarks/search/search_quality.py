@@ -35,7 +35,7 @@ from benchmarks.search.comparison import (
     get_p_value,
     get_relative_time,
 )
-from benchmarks.search.peers import find_missing_package
+from benchmarks.search.peers import find_missing_package, require_hash_seed
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import ALL_SIDES, GANGS, POINTS, TRAININGS, Row, add_rows, list_keys, load_rows
@@ -274,6 +274,7 @@ def main() -> None:
         sys.exit(f"--sides must be among {', '.join(ALL_SIDES)}, but got {', '.join(unknown)}.")
     if not given.report:
         sides = leave_out_missing(sides)
+        require_hash_seed(sides)
     keys = list_keys(names, sides, given.seeds)
     if given.report:
         rows = [row for row in load_rows(given.runs) if row.key in set(keys)]

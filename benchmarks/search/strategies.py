@@ -49,6 +49,8 @@ class Searchlight:
         schedule = create_scheduler(config, problem.epochs, "min", seed=seed)
         study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         limits = SearchLimits(trials)
+        if problem.defaults is not None:
+            study.enqueue(dict(problem.defaults))
         self._searcher = StudySearcher(study, problem.space, schedule, limits, Path("nowhere"), attempt="1")
         self._asked = 0
 
@@ -103,6 +105,8 @@ class RayTune:
         else:
             given = {p.name: p.distribution for p in space.parameters}
         options: dict[str, Any] = {"seed": seed} if sampler is None else {"sampler": sampler}
+        if problem.defaults is not None:
+            options["points_to_evaluate"] = [dict(problem.defaults)]
         self._search = OptunaSearch(given, metric=OBJECTIVE, mode="min", **options)
         self._scheduler = scheduler
         self._scheduler.set_search_properties(OBJECTIVE, "min")

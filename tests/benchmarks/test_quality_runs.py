@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.search import runs, search_quality
+from benchmarks.search import search_quality
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import POINTS, Key, Row, add_rows, list_keys, load_rows, run_search
 
@@ -11,7 +11,8 @@ EASY = {"ray": 0.2, "searchlight": 0.1}
 def build_row(key, regret=0.5, epoch_s=None, **numbers):
     counts = dict.fromkeys(("trials", "whole", "diverged", "suggestions"), 3)
     amounts = dict.fromkeys(("by_best_report", "at_rest", "spent", "lost", "decisions"), 0.25)
-    return Row(*key, [regret] * POINTS, **{**counts, **amounts, **numbers}, revision="abc", epoch_s=epoch_s)
+    numbers = {**key._asdict(), **counts, **amounts, **numbers}
+    return Row(**numbers, regrets=[regret] * POINTS, revision="abc", epoch_s=epoch_s)
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
@@ -100,10 +101,10 @@ def test_choice_is_made_by_the_problems_that_are_not_left_out():
     assert figures["choice"]["not_chosen_without"] == "cliff, annealed"
 
 
-def test_search_has_a_regret_at_every_moment(monkeypatch):
-    monkeypatch.setattr(runs, "TRAININGS", 0.5)
-    row = run_search(Key("hartmann3-good", "random", 1))
+def test_search_has_a_regret_at_every_moment():
+    key = Key("hartmann3-good", "random", 1, budget=8)
+    row = run_search(key)
     assert len(row.regrets) == POINTS
-    assert row.key == ("hartmann3-good", "random", 1)
+    assert row.key == key
     assert row.trials == row.suggestions > 8
     assert row.regrets[0] >= row.regrets[-1] > 0

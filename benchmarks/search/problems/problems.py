@@ -6,20 +6,25 @@ side delivers, without noise, from the best possible quality.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from random import Random
 from typing import Any, Literal
 
 import numpy as np
 import optuna
 
 from benchmarks.search.problems import curves, hartmann
+from searchlight.search.samplers.perturbation import resample
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.trainables.task import TaskConfig
 
 Values = Mapping[str, Any]
 OBJECTIVE = "val/loss"
 EPOCH_S = 60.0
+RANKED = 200  # random configs, among which good and wrong defaults are chosen
+QUANTILES = {"good": 0.02, "wrong": 0.9}
+DEFAULTS = ("none", "documented", *QUANTILES)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Problem:
         delivered: What a side is judged by. "checkpoint": the quality of the delivered checkpoint, where the checkpoint
             of any epoch can be used. "config": the value of the delivered config after all epochs. This is for
             problems without real training (`hartmann`), or with another evaluation in early epochs (`curriculum`).
+        defaults: The config that every side tries first, or None if no side knows one.
     """
 
     name: str
@@ -63,6 +69,7 @@ class Problem:
     worst: float
     curve: Callable[[Values, np.random.Generator], Curve]
     delivered: Literal["checkpoint", "config"] = "checkpoint"
+    defaults: Values | None = None
 
     @cached_property
     def seconds(self) -> float:
@@ -74,6 +81,20 @@ class Problem:
         """Draw a random config."""
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(int(draw.integers(2**31))))
         return self.space.suggest(study.ask())
+
+    def give_defaults(self, quality: str, seed: int) -> "Problem":
+        """Return the problem with `defaults` of a quality, one of DEFAULTS.
+
+        Good and wrong ones are those at the given quantile of random configs, which are others for each seed.
+        """
+        if quality == "none":
+            return self
+        if quality == "documented":
+            return replace(self, defaults=self.space.get_defaults())
+        draw, random = np.random.default_rng((seed, self.epochs)), Random(seed)
+        configs = [self.space.choose(lambda p: resample(p.distribution, random)) for _ in range(RANKED)]
+        finals = [min(self.curve(config, draw).final, self.worst) + 1e-9 * draw.random() for config in configs]
+        return replace(self, defaults=configs[int(np.argsort(finals)[int(QUANTILES[quality] * RANKED)])])
 
     def can_deliver(self, curve: Curve) -> bool:
         """Return whether a trial with this `curve`, which has a finite report, delivers something.

@@ -1,0 +1,133 @@
+"""Compare searchers on tables of recorded trainings of others, at several budgets and with good and wrong defaults.
+
+    python benchmarks/search/recorded_tables.py --problems-from FOLDER [--seeds 20] [--sides hyperband,random]
+
+Time is simulated, as in benchmarks/search/search_quality.py. A side is written as NAME or NAME@DEFAULTS: each searcher
+first tries the config that it is given, and PriorBand also has it as a prior. Ratios are those of single searches with
+the same seed. Each search is stored in --runs, and searches in that file are not run again.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.recording import create_parser, print_progress, print_result
+from benchmarks.search.comparison import MEASURES, Pair, bootstrap, count_wins, get_single_ratio
+from benchmarks.search.peers import require_hash_seed
+from benchmarks.search.problems.problems import DEFAULTS, Problem
+from benchmarks.search.problems.tables import build_from_table, list_tables
+from benchmarks.search.runs import ALL_SIDES, GANGS_OF, Key, Row, add_rows, run_search
+
+ABOUT = (
+    "Regrets are shares of the range of a table's values. single_ratio: geometric mean over searches and tables of the "
+    "ratio of final regrets, paired by seed; below a thousandth of the range they are equal. time: median share of the "
+    "other's time to its final median. Intervals: 95 %, by bootstrap over seeds, and over both seeds and tables."
+)
+Figures = dict[str, Any]
+
+
+def parse_side(text: str) -> tuple[str, str]:
+    """Return the side and the quality of its defaults.
+
+    Raises:
+        SystemExit: There is no such side or quality.
+    """
+    side, _, defaults = text.partition("@")
+    defaults = defaults or "documented"
+    if side not in ALL_SIDES or defaults not in DEFAULTS:
+        names, kinds = ", ".join(ALL_SIDES), ", ".join(DEFAULTS)
+        sys.exit(f"--sides must be NAME@DEFAULTS with a name of {names} and defaults of {kinds}, but got {text}.")
+    return side, defaults
+
+
+def compare(
+    problems: Sequence[Problem], found: dict[tuple[str, str], list[Row]], side: str, against: str
+) -> Iterator[Figures]:
+    """Yield the measures of `side` for each family of tables and for all of them. `found` has rows by table and side.
+
+    `against` "best peer" is the side of each table, among the others, with the lowest geometric mean of final regrets.
+    """
+    families = {name: [p for p in problems if p.name.startswith(f"{name}_")] for name in _list_families(problems)}
+    for family, chosen in {**families, "all": list(problems)}.items():
+        pairs = [_pair(problem, found, side, against) for problem in chosen]
+        row: Figures = {"side": side, "against": against, "tables": family, "of": len(pairs)}
+        for name in ("single_ratio", "time"):
+            interval = bootstrap(MEASURES[name], pairs)
+            ends = ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+            values = (interval.value, *interval.seeds, *interval.both)
+            row |= dict(zip((f"{name}{end}" for end in ends), values, strict=True))
+        counts = np.sum([count_wins(pair) for pair in pairs], axis=0).tolist()
+        row |= dict(zip(("lower", "equal", "higher"), counts, strict=True))
+        yield row | {"ends_lower_on": sum(bool(get_single_ratio(pair) < 1) for pair in pairs)}
+
+
+def _list_families(problems: Sequence[Problem]) -> list[str]:
+    return list(dict.fromkeys(problem.name.split("_")[0] for problem in problems))
+
+
+def _pair(problem: Problem, found: dict[tuple[str, str], list[Row]], side: str, against: str) -> Pair:
+    def regrets(name: str) -> Any:
+        return np.array([row.regrets for row in found[problem.name, name]], float) / (problem.worst - problem.best)
+
+    if against == "best peer":
+        peers = [name for of, name in found if of == problem.name and not name.startswith("hyperband")]
+        against = min(peers, key=lambda name: float(get_single_ratio(Pair(regrets(name), np.ones_like(regrets(name))))))
+    return Pair(regrets(side), regrets(against))
+
+
+def main() -> None:
+    parser = create_parser(__doc__)
+    parser.add_argument("--problems-from", type=Path, required=True, metavar="FOLDER", help="the folder of the tables")
+    parser.add_argument("--problems", default="all", help="all, development, held-out, or names separated by commas")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--budgets", default="8,32", help=f"full trainings, of {', '.join(map(str, GANGS_OF))}")
+    parser.add_argument("--sides", default="hyperband,hyperband@none", help="NAME@DEFAULTS, separated by commas")
+    parser.add_argument("--against", default="", help="sides, and best peer; the second side by default")
+    parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
+    parser.add_argument("--processes", type=int, default=1)
+    given = parser.parse_args()
+    problems = [build_from_table(file) for file in list_tables(given.problems_from).values()]
+    if given.problems in ("development", "held-out"):
+        problems = [problem for problem in problems if problem.held_out == (given.problems == "held-out")]
+    elif given.problems != "all":
+        problems = [problem for problem in problems if problem.name in given.problems.split(",")]
+    if not problems:
+        sys.exit(f"--problems-from must have the tables of --problems, but {given.problems_from} has none of them.")
+    sides = {text: parse_side(text) for text in given.sides.split(",")}
+    budgets = [int(budget) for budget in given.budgets.split(",")]
+    if unknown := set(budgets) - GANGS_OF.keys():
+        sys.exit(f"--budgets must be among {', '.join(map(str, GANGS_OF))}, but got {', '.join(map(str, unknown))}.")
+    require_hash_seed([side for side, _ in sides.values()])
+    names = [problem.name for problem in problems]
+    keys = [
+        Key(name, side, seed, budget, defaults)
+        for seed in range(given.seeds)
+        for budget in budgets
+        for name in names
+        for side, defaults in sides.values()
+    ]
+    search = partial(run_search, folder=given.problems_from)
+    rows = {row.key: row for row in add_rows(given.runs, keys, given.processes, search=search, say=print_progress)}
+    figures: dict[str, Any] = {"revisions": sorted({row.revision for row in rows.values()}), "measures": []}
+    figures["revisions"] = [{"revision": each} for each in figures["revisions"]]
+    for budget in budgets:
+        found = {
+            (name, text): [rows[Key(name, side, seed, budget, defaults)] for seed in range(given.seeds)]
+            for name in names
+            for text, (side, defaults) in sides.items()
+        }
+        for against in given.against.split(",") if given.against else list(sides)[1:2]:
+            for side in (side for side in sides if side != against):
+                if against != "best peer" or side.startswith("hyperband"):
+                    figures["measures"] += [{"budget": budget} | row for row in compare(problems, found, side, against)]
+    print_result(figures, {}, ABOUT)
+
+
+if __name__ == "__main__":
+    main()
