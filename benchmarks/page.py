@@ -27,7 +27,7 @@ STUDIES = {
     "search_quality_seconds": "7 min",
     "search_quality_stopping": "22 min beside other work",
     "search_variants": "many hours",
-    "confirmation": "",
+    "confirmation": "16 min beside other work",
     "importances": "",
     "arc_policy": "2 CPU-minutes",
     "arc_programs": "2 CPU-minutes",
