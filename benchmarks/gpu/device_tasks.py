@@ -1,5 +1,6 @@
 """Tasks of the benchmarks of a device: a small network of common layers, and the same with a fault."""
 
+import ctypes
 from typing import Any
 
 import torch
@@ -10,6 +11,19 @@ from torch.nn import functional
 from searchlight.trainables.task import Task, TaskConfig, searchable
 
 SYMBOLS, LENGTH = 64, 32
+ILLEGAL_READ = b"""
+.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry illegal_read()
+{
+    .reg .b64 %address;
+    .reg .b32 %value;
+    mov.u64 %address, 16;
+    ld.volatile.global.u32 %value, [%address];
+    ret;
+}
+"""
 
 
 class DeviceConfig(TaskConfig):
@@ -108,8 +122,18 @@ def exhaust_memory(device: torch.device) -> None:
 
 
 def read_illegal_address(device: torch.device) -> None:
-    """Copy from an address that the GPU does not have."""
-    runtime = torch.cuda.cudart()
-    target = torch.empty(1024, dtype=torch.uint8, device=device)
-    runtime.cudaMemcpy(target.data_ptr(), 0x10, 1024, 3)
+    """Run a kernel that reads an address that the GPU does not have, as a user's own kernel may.
+
+    PyTorch's kernels check their addresses, so this one is loaded by the driver's library.
+    """
+    torch.zeros(1, device=device)  # makes the GPU's context the one of this thread
+    driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+    for status in (
+        driver.cuModuleLoadData(ctypes.byref(module), ILLEGAL_READ),
+        driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"illegal_read"),
+        driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None),
+    ):
+        if status:
+            raise RuntimeError(f"the driver must run a kernel, but answers {status}")
     torch.cuda.synchronize(device)

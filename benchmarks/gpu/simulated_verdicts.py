@@ -37,10 +37,13 @@ def run_task(task: type[Task[Any]], device: torch.device) -> BaseException | Non
         with tempfile.TemporaryDirectory() as folder:
             trial.trainer.save(Path(folder, "checkpoint"))
             resumed = ObservedTrial(task, config, Context(device))
-            if resumed.trainer is not None:
-                resumed.trainer.load(Path(folder, "checkpoint"))
-        resumed.train(1)
-        trial.error = resumed.error
+            try:
+                if resumed.trainer is not None:
+                    resumed.trainer.load(Path(folder, "checkpoint"))
+                resumed.train(1)
+                trial.error = resumed.error
+            except Exception as error:  # whatever the task's own code raises when it loads its state is its verdict
+                trial.error = error
         resumed.close()
     trial.close()
     return trial.error

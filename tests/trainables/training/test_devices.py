@@ -56,7 +56,7 @@ def make_on_gpu(task: type[Any], **settings: Any) -> TrialTrainer:
 
 @pytest.fixture(autouse=True)
 def _gpu():
-    with shadow_cuda():
+    with torch.device("cpu"), shadow_cuda():  # also where other tests use a real GPU
         yield
 
 

@@ -28,7 +28,8 @@ class Stream(Endless, Counted):
 
     def train_batches(self, epoch: int) -> Any:
         while True:
-            chosen = torch.randint(self.config.size, (self.config.batch_size,), generator=self.context.generator)
+            size = (self.config.batch_size,)
+            chosen = torch.randint(self.config.size, size, generator=self.context.generator, device="cpu")
             yield self.inputs[chosen], self.targets[chosen]
 
 

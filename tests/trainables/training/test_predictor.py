@@ -58,19 +58,19 @@ def odd(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("precision", "ema_decay"), [("fp32", None), ("fp32", 0.9), ("bf16", 0.9), ("fp16", None)])
 def test_predictor_answers_as_the_trial_bit_for_bit(tmp_path, precision, ema_decay):
     training, state = trained(tmp_path, Plain, precision=precision, ema_decay=ema_decay)
-    predictor = Predictor(PLAIN, state, "cpu")
-    answers = predictor(training.task.inputs.numpy())
+    predictor = Predictor(PLAIN, state, torch.get_default_device())
+    answers = predictor(training.task.inputs.cpu().numpy())
     assert answers.dtype == np.float32
-    assert torch.equal(torch.from_numpy(answers), training.task.answers.float())
+    assert torch.equal(torch.from_numpy(answers), training.task.answers.float().cpu())
     assert torch.equal(predictor.task.projection, training.task.projection)
 
 
 def test_saved_predictor_is_smaller_and_answers_alike(tmp_path):
     training, state = trained(tmp_path, Plain, ema_decay=0.9, precision="bf16")
-    inputs, path = training.task.inputs.numpy(), tmp_path / "weights.pt"
-    before = Predictor(PLAIN, state, "cpu")
+    inputs, path = training.task.inputs.cpu().numpy(), tmp_path / "weights.pt"
+    before = Predictor(PLAIN, state, torch.get_default_device())
     before.save(path)
-    after = Predictor.load(path, "cpu")
+    after = Predictor.load(path, torch.get_default_device())
     assert np.array_equal(before(inputs), after(inputs))
     assert after.task.seen == training.task.seen > 0
     assert path.stat().st_size < 0.7 * (tmp_path / "epoch-1.pt").stat().st_size

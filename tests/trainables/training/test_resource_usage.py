@@ -29,7 +29,7 @@ on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not te
 def test_memory_is_the_peak_since_the_beginning():
     usage = ResourceUsage(torch.device("cpu"))
     before = usage.measure()[MEMORY]
-    block = torch.ones(2**26)  # 256 MiB
+    block = torch.ones(2**26, device="cpu")  # 256 MiB
     del block
     assert usage.measure()[MEMORY] > before + 0.2
     usage.begin()
