@@ -1,6 +1,7 @@
 """Checkpoint files and directories that are complete or refused."""
 
-from searchlight.trainables.checkpoint.file import CheckpointError, Writer, delete, link, plain, save
+from searchlight.trainables.checkpoint.file import CheckpointError, delete, link, plain, save
 from searchlight.trainables.checkpoint.sharded import load
+from searchlight.trainables.checkpoint.writer import Writer
 
 __all__ = ["CheckpointError", "Writer", "delete", "link", "load", "plain", "save"]

@@ -3,10 +3,8 @@
 import errno
 import hashlib
 import io
-import logging
 import pickle
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,12 +15,10 @@ from searchlight.trainables.filesystem.paths import (
     StoragePath,
     get_outage_errors,
     remove_tree,
-    start_deletion,
     with_suffix_added,
 )
 from searchlight.trainables.task import images
 
-logger = logging.getLogger(__name__)
 DIGEST = ".sha256"
 # Errors of a write that the content, its names or this process cause, so that another trial may succeed.
 NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
@@ -69,43 +65,6 @@ def save(state: dict[str, Any], path: StoragePath) -> None:
         path: The path of the file. Its folder is created.
     """
     _publish(_serialize(state), path)
-
-
-class Writer:
-    """Writes checkpoints in a thread while training continues, one after another."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[None] | None = None
-
-    def save(self, state: dict[str, Any], path: StoragePath) -> None:
-        """Copy `state` and write it in the background. Wait for the checkpoint before it.
-
-        Raises:
-            OSError: An earlier checkpoint could not be written.
-        """
-        content = _serialize(state)  # now, since the next update changes the tensors in place
-        self.wait()
-        self._pending = self._pool.submit(_publish, content, path)
-
-    def delete(self, path: StoragePath) -> None:
-        """Delete a checkpoint after all pending writes, in a bucket in the background. Log a warning on an error.
-
-        Raises:
-            OSError: An earlier checkpoint could not be written.
-        """
-        self.wait()
-        self._pending = start_deletion(self._pool, _try_delete, path)
-
-    def wait(self) -> None:
-        """Wait until all checkpoints are written.
-
-        Raises:
-            OSError: A checkpoint could not be written.
-        """
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
 
 
 def load(path: StoragePath) -> dict[str, Any]:
@@ -185,20 +144,13 @@ def delete(path: StoragePath) -> None:
     with_suffix_added(path, DIGEST).unlink(missing_ok=True)
 
 
-def _try_delete(path: StoragePath) -> None:
-    try:
-        delete(path)
-    except OSError as error:
-        logger.warning("an unneeded checkpoint could not be deleted: %s", error)
-
-
-def _serialize(state: dict[str, Any]) -> bytes:
+def _serialize(state: dict[str, Any]) -> memoryview:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
-def _publish(content: bytes, path: StoragePath) -> None:
+def _publish(content: memoryview, path: StoragePath) -> None:
     with unwritable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     digest = with_suffix_added(path, DIGEST)

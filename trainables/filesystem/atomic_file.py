@@ -47,7 +47,7 @@ def write_atomic(path: StoragePath, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def write_durable(path: StoragePath, content: bytes) -> None:
+def write_durable(path: StoragePath, content: bytes | memoryview) -> None:
     """Replace a file. When the call ends, the disk or the bucket has the content."""
     if isinstance(path, RemotePath):
         path.write_bytes(content)
@@ -132,7 +132,7 @@ def remove_leftovers(path: Path) -> None:
                 file.unlink()
 
 
-def _write_synced(path: Path, content: bytes) -> None:
+def _write_synced(path: Path, content: bytes | memoryview) -> None:
     with open(path, "wb") as file:
         file.write(content)
         file.flush()

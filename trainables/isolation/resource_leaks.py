@@ -115,6 +115,7 @@ def release_free_memory() -> None:
     if is_cuda_in_use():
         with suppress(RuntimeError):  # an error of a kernel, which a probe of the device shows
             torch.cuda.empty_cache()
+            torch.accelerator.empty_host_cache()  # pinned memory, of checkpoints and data loaders
 
 
 def _find_threads() -> dict[threading.Thread, str]:

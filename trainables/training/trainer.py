@@ -180,12 +180,52 @@ class TrialTrainer:
         elif self.task.context.rank == 0:
             checkpoint.save(state, path)
 
+    def begin_save(self, path: StoragePath, replaced: StoragePath | None = None) -> None:
+        """Save the trial as `save` does, but let training continue while rank 0 writes. Call this on all ranks.
+
+        Sharded modules are written at once, since all ranks must agree whether they could be.
+
+        Args:
+            path: The path of the checkpoint.
+            replaced: A checkpoint from the middle of the epoch, which is deleted once the new one is written.
+
+        Raises:
+            Diverged: A weight is not finite.
+            OSError: An earlier checkpoint could not be written.
+        """
+        is_writer = self.task.context.rank == 0
+        if self._sharded:
+            self.save(path)
+            if is_writer and replaced is not None:
+                self.discard(replaced)
+            return
+        state = self._get_state()
+        if is_writer:
+            self._writer.wait()
+            # A check for a missing checkpoint takes six requests in a bucket.
+            exists = replaced is not None and may_exist(replaced, in_bucket=self._was_midway)
+            self._writer.save(state, path, replaced if exists else None)
+        self._was_midway = self._was_midway and replaced is None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether no checkpoint is being written by this rank. `finish_save` tells if it could not be."""
+        return self._writer.is_idle
+
+    def finish_save(self) -> None:
+        """Wait until the checkpoint of `begin_save` is on the storage.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        self._writer.wait()
+
     def discard(self, path: StoragePath) -> None:
         """Delete the checkpoint from the middle of an epoch. Call this on rank 0.
 
         In a bucket the deletion runs in the background.
         """
-        if may_exist(path, in_bucket=self._was_midway):  # a check for a missing checkpoint takes six requests there
+        if may_exist(path, in_bucket=self._was_midway):  # see begin_save
             self._writer.delete(path)
         self._was_midway = False
 
@@ -243,8 +283,8 @@ class TrialTrainer:
         """Close the data loaders of an unfinished epoch, and wait until the checkpoint is written."""
         self._remaining = None  # a loader that the garbage collector closes waits five seconds for each process
         try:
-            self._writer.wait()
-        except OSError as error:  # the trial has ended, so this checkpoint would not be read
+            self._writer.close()
+        except Exception as error:  # any, since the trial has ended: nothing would read this checkpoint
             logger.warning("a checkpoint from the middle of an epoch could not be written: %s", error)
         self.task.context.close()
 
@@ -341,12 +381,7 @@ class TrialTrainer:
                     f"train_batches must give {task.epoch_samples:g} samples, but {ENDLESS} windows in a row had none."
                 )
             if due and self.autosave is not None:
-                if self._sharded:
-                    self.save(self.autosave[0])
-                else:
-                    state = self._get_state()
-                    if task.context.rank == 0:
-                        self._writer.save(state, self.autosave[0])
+                self.begin_save(self.autosave[0])
                 saved_at = time.monotonic()
             stop = stop or (alone and stopping())
         return not stop

@@ -269,28 +269,50 @@ class TrialRunner:
             raise ValueError(f"a segment must end after epoch {training.epoch}, but got {segment.until}.")
         assert training.autosave is not None
         midway, _ = training.autosave
-        budget, done = segment.budget, False
-        while not done:
-            metrics = training.run_epoch(self._should_stop)
+        budget = segment.budget
+        unsaved: list[EpochReport] = []  # of the last epoch, until its checkpoint is on the storage
+
+        def must_pause() -> bool:
+            return self._should_stop() or (bool(unsaved) and training.is_saved)
+
+        while True:
+            try:
+                metrics = training.run_epoch(must_pause)
+            finally:  # also if the next epoch fails: this one is finished
+                if unsaved:
+                    training.finish_save()
+                    yield unsaved.pop()
             if metrics is None:
+                stops = self.context.gather((self.must_stop, self.migrate_reason))
+                if not any(stop for stop, _ in stops):  # rank 0 has only reported
+                    continue
                 if training.windows:
                     training.save(midway)
-                yield build_interruption(self.context.gather((self.must_stop, self.migrate_reason)))
+                yield build_interruption(stops)
                 return
             check_other_metrics(self.settings.others, metrics, f"after epoch {training.epoch}")
-            path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
-            if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
-                with unwritable_errors(path):
-                    images.save(training.pictures, path)
-            training.save(path)
-            if self.context.rank == 0:
-                training.discard(midway)  # the epoch is done
             costs = self._compute_costs(training)
             if budget is not None:
                 costs = self.context.broadcast_object(costs)  # clocks differ, but all ranks must end at one epoch
                 budget = budget.add_epoch(training.epoch, costs)
             done = training.epoch >= segment.until or (budget is not None and budget.is_spent)
-            yield EpochReport(training.epoch, metrics, str(path), costs, done)
+            path = parse_path(segment.folder) / f"epoch-{training.epoch}-{segment.attempt}.pt"
+            if training.pictures:  # before the checkpoint: an epoch without one is repeated with its pictures
+                with unwritable_errors(path):
+                    images.save(training.pictures, path)
+            report = EpochReport(training.epoch, metrics, str(path), costs, done)
+            if done:
+                training.save(path)
+                if self.context.rank == 0:
+                    training.discard(midway)  # the epoch is done
+                yield report
+                return
+            training.begin_save(path, midway)
+            if training.is_saved:
+                training.finish_save()
+                yield report
+            else:
+                unsaved.append(report)
 
     def _compute_costs(self, training: TrialTrainer) -> dict[str, float]:
         """Return the cost of the last epoch in each unit of fidelity."""

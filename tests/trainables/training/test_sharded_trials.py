@@ -169,7 +169,7 @@ def test_sharded_save_waits_until_the_old_file_is_deleted(s3, monkeypatch):
     delete, wait = checkpoint.delete, checkpoint.Writer.wait
     assert training.run_epoch(lambda: training.windows >= 1) is None
     training.save(path)
-    monkeypatch.setattr("searchlight.trainables.checkpoint.file.delete", lambda path: (begun.wait(), delete(path)))
+    monkeypatch.setattr("searchlight.trainables.checkpoint.writer.delete", lambda path: (begun.wait(), delete(path)))
     training.discard(path)
     monkeypatch.setattr(checkpoint.Writer, "wait", lambda writer: (begun.set(), wait(writer)))
     training.save(path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from searchlight.trainables.checkpoint import directory, file
+from searchlight.trainables.checkpoint import directory, writer
 from searchlight.trainables.filesystem import paths, remote_path
 from searchlight.trainables.filesystem.paths import parse_path
 from tests.trainables.toy_models import Augmented, identical
@@ -48,18 +48,18 @@ def test_trial_resumes_inside_an_epoch_in_a_bucket(stretch):
 
 
 def test_bucket_deletes_only_what_was_saved_and_may_refuse(stretch, monkeypatch, caplog):
-    asked, delete = [], file.delete
+    asked, delete = [], writer.delete
 
     def refuse(path):
         asked.append(path.name)
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(file, "delete", refuse)
+    monkeypatch.setattr(writer, "delete", refuse)
     expected = straight(2, Augmented)
     assert identical(metrics(run(stretch(until=2))), expected)
     assert asked == []
     for attempt, deleting in (("b", refuse), ("c", delete)):
-        monkeypatch.setattr(file, "delete", deleting)
+        monkeypatch.setattr(writer, "delete", deleting)
         worker = workers(task=AUGMENTED, autosave_s=0.0)
         assert identical(metrics(list(worker.run(stretch(until=2, attempt=attempt)))), expected)
         worker.training.close()  # what is deleted in the background
