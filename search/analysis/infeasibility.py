@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.regions import Region, find_region
 from searchlight.search.space.objectives import Objective
-from searchlight.search.study.trial import get_constraints, get_outcome
+from searchlight.search.study.trial import describe_micro_batches, get_constraints, get_outcome
 
 OF_THE_CONFIG = ("memory", "build")  # constraints that a trial meets by being trained; the others are on metrics
 
@@ -54,12 +54,8 @@ def find_violated_constraints(trials: Sequence[FrozenTrial], objective: Objectiv
 
 def list_split_trials(trials: Sequence[FrozenTrial]) -> list[str]:
     """Return a line for each trial that was trained with smaller micro-batches than proposed."""
-    splits = {trial.number: trial.user_attrs.get("micro_batches", {}) for trial in trials}
-    return [
-        f"trial {number} with {', '.join(f'{name}={value}' for name, value in split.items())}"
-        for number, split in splits.items()
-        if split
-    ]
+    splits = {trial.number: describe_micro_batches(trial) for trial in trials}
+    return [f"trial {number} with {split}" for number, split in splits.items() if split]
 
 
 def _was_trained(trial: FrozenTrial) -> bool:

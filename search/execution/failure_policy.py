@@ -8,6 +8,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from searchlight.trainables.worker.messages import Reached
 
 FAILED_STARTS = 1  # in a row; then another gang continues the trial
+MEMORY_LOSSES = 1  # without progress; after another one, the trial counts as the cause
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,18 @@ class FailurePolicy:
         self.limit = limit
         self._furthest = 0
         self._losses = 0
+        self._memory_losses = 0  # those of Ray's memory monitor
         self._failed_starts = 0
 
     def start_segment(self, epoch: int) -> None:
         """Begin a segment after `epoch`."""
-        self._furthest, self._losses = epoch, 0
+        self._furthest, self._losses, self._memory_losses = epoch, 0, 0
 
     def record_progress(self, epoch: int) -> None:
         """Count a report. A repeated epoch is no progress, since the trial could fail after it forever."""
         self._failed_starts = 0
         if epoch > self._furthest:
-            self._furthest, self._losses = epoch, 0
+            self._furthest, self._losses, self._memory_losses = epoch, 0, 0
 
     def decide(
         self, failure: BaseException | None, reached: Reached, expected: str, leaving: str = ""
@@ -69,11 +71,12 @@ class FailurePolicy:
             if self._failed_starts > FAILED_STARTS:
                 return FailureDecision("give up", f"its workers cannot start: {reason}")
             return FailureDecision("start", note=f"its workers did not start ({reason}), new ones are tried")
-        if failure is not None and isinstance(
-            _unwrap_failure(failure)[-1], OutOfMemoryError
-        ):  # it would need as much memory again
-            return FailureDecision("fail", f"out of memory: {reason}", lacks_memory=True)
         self._losses += 1
+        if failure is not None and isinstance(_unwrap_failure(failure)[-1], OutOfMemoryError):
+            # Ray ends what began last, and not what uses most memory: the cause may have been a neighbour.
+            self._memory_losses += 1
+            if self._memory_losses > MEMORY_LOSSES:
+                return FailureDecision("fail", f"out of memory: {reason}, twice without progress", lacks_memory=True)
         if self._losses > self.limit:
             return FailureDecision("fail", f"its workers were lost {self._losses} times: {reason}")
         return FailureDecision("start", note=f"lost its workers ({reason}), and continues from its last checkpoint")

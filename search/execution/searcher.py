@@ -28,6 +28,7 @@ from searchlight.search.study.trial import (
     TrialCache,
     get_outcome,
     get_reports,
+    inherit_micro_batches,
     intermediate_values,
     is_confirming,
     max_epochs,
@@ -287,6 +288,8 @@ class StudySearcher(Searcher):
             if self.is_paused(trial):
                 self._prune_paused(trial)
         attributes = {"config": due[0].config, "confirms": asdict(due[0].run)}
+        if (finalist := due[0].run.trial) is not None:
+            attributes |= inherit_micro_batches(self.study.get_trial(finalist), due[0].config)
         number = self.study.create_copy(self.space, {}, attributes)
         self.reports.notify(number)
         return self._assign(number, 0, self.schedule.limit, [None])
@@ -354,6 +357,7 @@ class StudySearcher(Searcher):
         path, epoch = self.reports.checkpoints.copy(parent, self.study.get_next_number())
         copy = {"epoch": epoch, "checkpoint": path, "replaces": segment.replaces}
         attributes = {"config": config, "copied_from": parent.number, "copy": copy}
+        attributes |= inherit_micro_batches(parent, config)
         number = self.study.create_copy(self.space, values, attributes)
         self.reports.notify(number)
         if segment.replaces is not None:

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import report_command
 from searchlight.search.space.fidelity import COSTS, cumulative_cost, report_field
-from searchlight.search.study.trial import get_outcome, get_reports, is_confirming
+from searchlight.search.study.trial import describe_micro_batches, get_outcome, get_reports, is_confirming
 from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.flatten import flatten
@@ -30,6 +30,7 @@ OURS: dict[str, type] = {  # always present, so that columns and types do not ch
     "reason": str,
     "divergence": str,
     "copied_from": int,
+    "micro_batches": str,
     "epoch": int,
     **{report_field(unit): float for unit in COSTS},
 }
@@ -96,6 +97,7 @@ def _generate_rows(trial: FrozenTrial, reports: Mapping[int, Mapping[str, Any]])
         "reason": attributes.get("reason", ""),
         "divergence": attributes.get("divergence", {}).get("kind") if outcome == "diverged" else None,
         "copied_from": attributes.get("copied_from"),
+        "micro_batches": describe_micro_batches(trial) or None,
     }
     costs = {report_field(unit): cumulative_cost(reports, unit) for unit in COSTS}
     for epoch, report in reports.items():

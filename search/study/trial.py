@@ -75,6 +75,24 @@ def get_outcome(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("outcome", "interrupted"))
 
 
+def describe_micro_batches(trial: FrozenTrial) -> str:
+    """Return the fields of the config that `trial` was trained with instead of those proposed, or "" if there are none.
+
+    The smaller micro-batches need less memory and give the same updates.
+    """
+    return ", ".join(f"{name}={value}" for name, value in trial.user_attrs.get("micro_batches", {}).items())
+
+
+def inherit_micro_batches(parent: FrozenTrial, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attribute of a trial of `config` that begins with the smaller micro-batches of `parent`, if any.
+
+    A copy may have other values in these fields. Then it is not known what fits.
+    """
+    split = parent.user_attrs.get("micro_batches", {})
+    is_same = all(config[name] == parent.user_attrs["config"][name] for name in split)
+    return {"micro_batches": split} if split and is_same else {}
+
+
 def get_confirming_run(trial: FrozenTrial) -> ConfirmingRun | None:
     """Return which confirming run `trial` is, or None for a trial of the search itself."""
     return ConfirmingRun.from_trial(trial) if is_confirming(trial) else None

@@ -11,7 +11,13 @@ from optuna.trial import FrozenTrial
 from searchlight.search.analysis.best_trials import BestReports
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.changes import TrialChanges, find_changes
-from searchlight.search.study.trial import get_end_time, get_reports, is_confirming, measure_violation
+from searchlight.search.study.trial import (
+    describe_micro_batches,
+    get_end_time,
+    get_reports,
+    is_confirming,
+    measure_violation,
+)
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.flatten import flatten
 
@@ -24,8 +30,8 @@ def make_event(kind: str, at: float | None = None, **content: Any) -> Event:
 
     Args:
         kind: "started" (with a flat `config`, `copied_from`, `confirms`), "data" (`datasets`), "reported" (`epoch`,
-            `metrics`) or "ended" (`outcome`, `reason`, `best`, `group`) of a trial. "finished" (`status` of the parent
-            run, `note`, `metrics`, why it `stopped` early, and `confirmed`) of the search.
+            `metrics`) or "ended" (`outcome`, `reason`, `micro_batches`, `best`, `group`) of a trial. "finished" (the
+            `status` of the parent run, `note`, `metrics`, why it `stopped` early, and `confirmed`) of the search.
     """
     return {"kind": kind, "time": int(1000 * (time.time() if at is None else at)), **content}
 
@@ -82,6 +88,7 @@ def _make_trial_end(trial: FrozenTrial, changes: TrialChanges, objectives: Seque
         get_end_time(trial),
         outcome=changes.outcome,
         reason=changes.reason,
+        micro_batches=describe_micro_batches(trial),
         best=best and (best.point, best.last_at),
         group="confirmed" if is_confirming(trial) else "best",  # the UI sorts trials by "best"
     )

@@ -268,7 +268,7 @@ class Runs:
                 values = {**{f"{FIRST}/{name}": reported[name] for name in own}, **reported}.items()
                 metrics += [Metric(NOT_IN_A_KEY.sub("_", name), value, at, event["epoch"]) for name, value in values]
             else:
-                texts = {"outcome": event["outcome"], "reason": event["reason"][:LONGEST_TAG]}
+                texts = {name: event[name][:LONGEST_TAG] for name in ("outcome", "reason", "micro_batches")}
                 tags = [RunTag(name, text) for name, text in texts.items() if text]
                 if event["best"] is not None:
                     point, at = event["best"]

@@ -97,6 +97,19 @@ def test_finalists_and_defaults_train_in_full_under_shared_seeds(play):
         assert {**run.user_attrs["config"], "seed": 0} == {**config, "seed": 0}
 
 
+def test_runs_begin_with_the_micro_batches_that_fit(play):
+    search = play(trials=3)
+    while len(search.study.get_trials()) < 3:
+        search.spend(search.ask())
+    for number in range(3):
+        search.study.record_micro_batches(number, {"accumulation": 4})
+    search.run()
+    splits = {about([run])[0][0]: run.user_attrs.get("micro_batches") for run in search.confirming}
+    assert splits.pop(None) is None, "nobody knows what the defaults need"
+    assert splits
+    assert all(split == {"accumulation": 4} for split in splits.values())
+
+
 def test_confirmation_ends_if_the_task_ignores_its_seed(play):
     search = play(plan=make_plan(runs=24))
     search.loss = lambda segment, epoch: segment.config["lr"] / epoch

@@ -12,6 +12,7 @@ def died(message):
 
 
 CRASH = WorkerGroupError("a worker died", {0: died("Worker unexpectedly exits with a connection error code 2.")})
+KILLED = WorkerGroupError("oom", {1: OutOfMemoryError("killed")})
 SILENT = ActorUnavailableError("RpcError: RPC error: keepalive watchdog timeout rpc_code: 14", b"0" * 16)
 NO_ROOM = ControllerError(WorkerGroupStartupTimeoutError(2))
 LEAVING = "node 10.0.0.3 is going away"
@@ -72,9 +73,26 @@ def test_note_says_why_new_workers_begin():
     assert made.decide(None, "nothing", "", LEAVING).note == ""
 
 
-def test_out_of_memory_fails_at_once():
-    verdict = policy(5).decide(WorkerGroupError("oom", {1: OutOfMemoryError("killed")}), "begun", "")
-    assert (verdict.kind, verdict.reason.partition(":")[0]) == ("fail", "out of memory")
+def test_second_loss_for_memory_without_progress_is_that_of_the_trial():
+    """Ray ends the workers that began last, whichever uses the memory of the node."""
+    made = policy(5)
+    first, _, second = (made.decide(error, "begun", "") for error in (KILLED, CRASH, KILLED))
+    assert (first.kind, first.lacks_memory) == ("start", False)
+    assert "Ray's memory monitor killed it" in first.note
+    assert (second.kind, second.lacks_memory) == ("fail", True)
+    assert second.reason.startswith("out of memory: ")
+
+
+def test_progress_between_losses_for_memory_shows_that_a_trial_fits():
+    made = policy(5)
+    for epoch in range(1, 10):
+        assert made.decide(KILLED, "begun", "").kind == "start"
+        made.record_progress(epoch)
+
+
+def test_only_allowed_losses_for_memory_are_tried_again():
+    verdict = policy(0).decide(KILLED, "begun", "")
+    assert (verdict.kind, verdict.lacks_memory) == ("fail", False), "another trial may have used the memory"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from optuna.trial import TrialState
 
 from searchlight.search.schedulers.asha import ASHAScheduler
@@ -77,6 +78,18 @@ def test_copy_of_the_best_replaces_the_worst(gangs):
     assert copy.params["lr"] != made.study.get_trial(1).params["lr"]
     assert loser.user_attrs["reason"] == "replaced by a copy of 1"
     assert made.events[-2:] == [("started", 4, 1), ("pruned", 0, "replaced by a copy of 1")]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_copy_begins_with_the_micro_batches_that_fit(gangs, changed):
+    made = population(gangs)
+    made.study.record_micro_batches(1, split := {"epochs": 3, "lr": 7.0} if changed else {"epochs": 3})
+    _, segment = made.ask()
+    assert segment.copied
+    copy = made.study.get_trial(segment.trial)
+    # The learning rate differs from that of the original, as a batch size may.
+    assert copy.user_attrs.get("micro_batches") == (None if changed else split)
+    assert segment.config == {**copy.user_attrs["config"], **({} if changed else split)}
 
 
 def test_copy_keeps_its_beginning_when_the_original_ends(gangs):

@@ -68,6 +68,11 @@ def test_costs_add_up_and_missing_metrics_are_empty(write, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["trials.parquet"]
 
 
+def test_smaller_micro_batches_have_a_column(write):
+    table = write(trial_of(0), trial_of(1, micro_batches={"batch_size": 8, "accumulation": 4}))
+    assert table["micro_batches"].to_pylist() == [None, "batch_size=8, accumulation=4"]
+
+
 def test_columns_keep_their_types_from_the_first_trial_on(write):
     early = write(trial_of(0)).schema
     report = {"metrics": {"val/loss": 0.5}, "samples": 10.0, "gpu_seconds": 0.5}

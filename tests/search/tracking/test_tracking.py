@@ -110,12 +110,16 @@ def test_confirming_run_is_a_tagged_child_without_a_best_value(tmp_path):
 
 def test_trial_without_reason_or_precision_has_no_empty_tag(tmp_path):
     tracker = track(config(tmp_path))
-    tracker.trials.start(0, {"lr": 0.1})
-    tracker.trials.end(0, "completed")
+    for number in (0, 1):
+        tracker.trials.start(number, {"lr": 0.1})
+    tracker.trials.attributes[1]["micro_batches"] = {"batch_size": 8, "accumulation": 4}
+    for number in (0, 1):
+        tracker.trials.end(number, "completed")
     finish(tracker)
-    tags = runs_of(tracker)["0"].data.tags
+    tags, others = (runs_of(tracker)[name].data.tags for name in "01")
     assert tags["outcome"] == "completed"
     assert all(tags.values())
+    assert (tags.get("micro_batches"), others["micro_batches"]) == (None, "batch_size=8, accumulation=4")
 
 
 def test_parent_has_the_space_and_the_options_it_began_with(tmp_path):
