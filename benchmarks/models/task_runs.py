@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 
 
 def train_all(
-    task: type[Task[Any]], configs: Sequence[Mapping[str, Any]], seeds: int, processes: int
+    task: type[Task[Any]], configs: Sequence[Mapping[str, Any]], seeds: int, processes: int, first_seed: int = 0
 ) -> list[list[Report]]:
     """Train each config under each seed and return the last report of each training, by config.
 
     "seconds" is the CPU time of the training, which does not depend on other load.
     """
-    runs = [(task, {**config, "seed": seed}) for seed in range(seeds) for config in configs]
+    runs = [(task, {**config, "seed": first_seed + seed}) for seed in range(seeds) for config in configs]
     reports = in_processes(_train, runs, processes)
     return [reports[index :: len(configs)] for index in range(len(configs))]
 
