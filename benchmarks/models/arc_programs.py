@@ -1,8 +1,9 @@
-"""Count the test outputs of ARC puzzles that programs of one operation meet without learning.
+"""Count the test outputs of ARC puzzles that programs of one operation, and pairs of operations, meet without learning.
 
 All programs are executed for each puzzle and ranked by the hidden demonstrations. The two best distinct answers are the
 attempts at a test. "fit" counts puzzles with a program that fits all demonstrations, "hidden_met" those with a program
-that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score.
+that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score. "gained" and
+"lost" count tests that are met only with pairs, or only without. The CPU time is that of both.
 
     python benchmarks/models/arc_programs.py [--splits training evaluation]
 """
@@ -17,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import Row, create_parser, print_progress, print_result
-from searchlight.models.arc.programs import OPERATIONS, RewardTable
+from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, RewardTable
 from searchlight.models.arc.puzzles import LARGEST_SIDE, Puzzle, load_puzzles
 
 SMALL = 12  # the longest side of the puzzles that are counted apart
@@ -45,37 +46,46 @@ def measure(split: str) -> list[Row]:
 
 
 def score(puzzles: Sequence[Puzzle]) -> Row:
-    """Count what the two best answers of all programs meet."""
+    """Count what the two best answers of all programs meet, and those of all programs and pairs."""
     start = time.process_time()
-    table = RewardTable.build(puzzles)
+    table = RewardTable.build(puzzles, with_pairs=True)
     seconds = time.process_time() - start
-    hits = iter(find_hits(table))
-    met = [[next(hits) for _ in puzzle.tests] for puzzle in puzzles]
+    single, both = find_hits(table, range(len(DEPTH_1))), find_hits(table)
     return {
         "puzzles": len(puzzles),
-        "fit": int(table.fits_exactly.any(1).sum()),
-        "hidden_met": int(table.meets_hidden.any(1).sum()),
-        "tests": sum(len(puzzle.tests) for puzzle in puzzles),
-        "met": sum(map(sum, met)),
-        "solved": sum(map(all, met)),
+        "fit": int(table.fits_exactly[:, : len(DEPTH_1)].any(1).sum()),
+        "hidden_met": int(table.meets_hidden[:, : len(DEPTH_1)].any(1).sum()),
+        "tests": len(single),
+        "met": sum(single),
+        "solved": count_solved(puzzles, single),
+        "met_pairs": sum(both),
+        "gained": sum(with_pairs > without for with_pairs, without in zip(both, single, strict=True)),
+        "lost": sum(with_pairs < without for with_pairs, without in zip(both, single, strict=True)),
+        "solved_pairs": count_solved(puzzles, both),
         "cpu_per_puzzle": seconds,
     }
+
+
+def count_solved(puzzles: Sequence[Puzzle], hits: Sequence[bool]) -> int:
+    """Count the puzzles of which all tests are met, given these of all puzzles one after the other."""
+    remaining = iter(hits)
+    return sum(all([next(remaining) for _ in puzzle.tests]) for puzzle in puzzles)
 
 
 def finish(row: Row) -> Row:
     """Return the row with the share of solved puzzles and the seconds a puzzle."""
     per_puzzle = {
-        "pass2_task": row["solved"] / row["puzzles"],
+        "pass2_task": row["solved_pairs"] / row["puzzles"],
         "cpu_per_puzzle": row["cpu_per_puzzle"] / row["puzzles"],
     }
     return row | per_puzzle
 
 
-def find_hits(table: RewardTable) -> list[bool]:
-    """Return for each test of a table whether one of the two best answers of all programs meets it."""
+def find_hits(table: RewardTable, programs: Sequence[int] | None = None) -> list[bool]:
+    """Return for each test of a table whether one of the two best answers of programs, by default all, meets it."""
     hits = []
     for index, puzzle in enumerate(table.puzzles):
-        pairs = zip(table.rank(index), puzzle.tests, strict=True)
+        pairs = zip(table.rank(index, programs), puzzle.tests, strict=True)
         hits += [any(np.array_equal(grid, target) for grid in grids) for grids, (_, target) in pairs]
     return hits
 

@@ -24,7 +24,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.models.task_runs import Report, train_all
-from benchmarks.recording import SEARCH, Row, create_parser, print_progress, print_result
+from benchmarks.recording import SEARCH, Row, Table, create_parser, print_progress, print_result
 from searchlight.search.analysis.importance import find_importances
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.study.record import SearchRecord, build_record, load_search
@@ -50,10 +50,10 @@ def main() -> None:
     if arguments.again:
         add_trainings(rows, found, records[0], arguments.again, arguments.metrics)
     shown = [row["shown"] == "yes" for row in rows]
-    every = {"searches": len(rows), "shown": sum(shown), "least_s": min(row["duration"] for row in rows)}
-    figures = {"all": every, "searches": rows, "importances": find_shares(records)}
+    every = {"searches": len(rows), "shown": sum(shown), "shortest": min(row["duration"] for row in rows)}
+    figures: dict[str, Table] = {"all": every, "searches": rows, "importances": find_shares(records)}
     about = f"{len(records[0].trials)} trials and {arguments.confirm} confirming runs in each search"
-    print_result(figures, {"duration": "s", "cpu": "s", "least_s": "s"}, about)
+    print_result(figures, {"duration": "s", "cpu": "s", "shortest": "s"}, about)
 
 
 def search(task: str, confirm: int, seed: int, folder: Path) -> dict[str, Any]:

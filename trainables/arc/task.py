@@ -96,8 +96,9 @@ class ArcTask(Task[ArcConfig]):
     @classmethod
     def prepare(cls, config: ArcConfig, folder: Path) -> None:
         """Execute all programs once, which the workers of this machine would otherwise do at the same time."""
-        for puzzles in data.load(config.data, config.evaluation_data, config.max_side, config.leak):
-            RewardTable.load_or_build(find_cache_folder(), puzzles)
+        training, evaluation = data.load(config.data, config.evaluation_data, config.max_side, config.leak)
+        RewardTable.load_or_build(find_cache_folder(), training)
+        RewardTable.load_or_build(find_cache_folder(), evaluation, with_pairs=True)
 
     def build(self) -> None:
         config, context = self.config, self.context
@@ -115,7 +116,7 @@ class ArcTask(Task[ArcConfig]):
                 config.max_side,
             )
         self.training = self._get_cached("training", lambda: prepare_puzzle_set(training, find_cache_folder()))
-        evaluated = self._get_cached("evaluation", lambda: prepare_puzzle_set(evaluation, find_cache_folder()))
+        evaluated = self._get_cached("evaluation", lambda: prepare_puzzle_set(evaluation, find_cache_folder(), True))
         self.judged, self.asked = (evaluated.select(slice(start, None, 2)) for start in (0, 1))
         parts = {"training": self.training, "judged": self.judged, "asked": self.asked}
         self.texts = [self._get_text(part.puzzles, name) for name, part in parts.items()]
@@ -250,7 +251,7 @@ class ArcTask(Task[ArcConfig]):
             raise ValueError("demo_inputs must hold at least one demonstration, but got none: there is no rule.")
         demonstrations = tuple(zip(grids["demo_inputs"], grids["demo_outputs"], strict=True))
         tests = tuple((grid, grid) for grid in grids["test_inputs"])  # there is no answer: what stands there is unread
-        puzzles = prepare_puzzle_set([Puzzle("", demonstrations, tests)], None)
+        puzzles = prepare_puzzle_set([Puzzle("", demonstrations, tests)], None, True)
         order = self._order(puzzles, self._get_text(puzzles.puzzles))
         first, second = zip(*puzzles.answer(order, self.config.programs), strict=True)
         return {"first": torch.from_numpy(pack_grids(first)), "second": torch.from_numpy(pack_grids(second))}

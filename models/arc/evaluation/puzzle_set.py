@@ -24,6 +24,7 @@ class PuzzleSet(NamedTuple):
         is_valid: Which operations apply to the demonstrations, bool of shape (P, A).
         rewards: The rewards on hidden demonstrations, float32 of shape (P, A).
         results: For each puzzle, the results of all operations, then that of a readout of the inputs.
+        pairs: For each puzzle, the results of the best pairs of operations. They need no further execution.
     """
 
     puzzles: Sequence[Puzzle]
@@ -31,6 +32,7 @@ class PuzzleSet(NamedTuple):
     is_valid: Tensor
     rewards: Tensor
     results: Sequence[Sequence[ProgramResult]]
+    pairs: Sequence[Sequence[ProgramResult]]
 
     def select(self, places: slice) -> "PuzzleSet":
         """Return a part of the puzzles."""
@@ -40,10 +42,11 @@ class PuzzleSet(NamedTuple):
             self.is_valid[places],
             self.rewards[places],
             self.results[places],
+            self.pairs[places],
         )
 
     def answer(self, order: Tensor, programs: int, free_energy: FreeEnergy | None = None) -> list[tuple[Grid, Grid]]:
-        """Answer each test twice with the first programs of an order, those that apply, and the inputs' readout.
+        """Answer each test twice with the first programs of an order, their pairs, and the inputs' readout.
 
         Args:
             order: Operations, the first to execute first, int64 of shape (P, A).
@@ -54,18 +57,24 @@ class PuzzleSet(NamedTuple):
             Two attempts for each test, in the order of the puzzles and their tests.
         """
         attempts = []
-        for puzzle, results, first in zip(self.puzzles, self.results, order[:, :programs].tolist(), strict=True):
-            executed = [results[index] for index in first if results[index].is_valid]
-            found = rank([*executed, results[-1]], free_energy)
+        for index, puzzle in enumerate(self.puzzles):
+            found = rank(self._list_results(index, order, programs), free_energy)
             attempts += list(_complete(puzzle, found))
         return attempts
 
     def find_best(self, puzzle: int, order: Tensor, programs: int) -> Program:
         """Return the best program of those that `answer` executes for a puzzle, if possible one that answers a test."""
-        results = self.results[puzzle]
-        executed = [results[-1], *(results[index] for index in order[puzzle, :programs].tolist())]
-        best: ProgramResult = max(executed, key=lambda result: (result.answers[0] is not None, result.value))
+        results = self._list_results(puzzle, order, programs)
+        best: ProgramResult = max(results, key=lambda result: (result.answers[0] is not None, result.value))
         return best.program
+
+    def _list_results(self, puzzle: int, order: Tensor, programs: int) -> list[ProgramResult]:
+        """Return the results of the inputs' readout, of the first programs that apply, and of the pairs of these."""
+        results, first = self.results[puzzle], order[puzzle, :programs].tolist()
+        executed = [results[index] for index in first if results[index].is_valid]
+        known = {*first}
+        pairs = [pair for pair in self.pairs[puzzle] if known.issuperset(pair.program.executed)]
+        return [results[-1], *executed, *pairs]
 
 
 def _complete(puzzle: Puzzle, found: Sequence[tuple[Grid, ...]]) -> Iterator[tuple[Grid, Grid]]:
@@ -75,9 +84,16 @@ def _complete(puzzle: Puzzle, found: Sequence[tuple[Grid, ...]]) -> Iterator[tup
         yield first, second
 
 
-def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None) -> PuzzleSet:
-    """Execute all programs of one operation for puzzles, or read their results from a folder that keeps them."""
-    table = RewardTable.build(puzzles) if folder is None else RewardTable.load_or_build(folder, puzzles)
+def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None, with_pairs: bool = False) -> PuzzleSet:
+    """Execute all programs of one operation for puzzles, or read their results from a folder that keeps them.
+
+    `with_pairs` also searches pairs of operations, see `find_pairs`.
+    """
+    table = (
+        RewardTable.build(puzzles, with_pairs=with_pairs)
+        if folder is None
+        else RewardTable.load_or_build(folder, puzzles, with_pairs=with_pairs)
+    )
     results = [[table.get_result(index, program) for program in range(len(DEPTH_1))] for index in range(len(puzzles))]
     return PuzzleSet(
         puzzles,
@@ -85,4 +101,5 @@ def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None) -> Puzzle
         torch.from_numpy(table.is_valid[:, :OPERATION_COUNT].copy()),
         torch.from_numpy(table.rewards[:, :OPERATION_COUNT].astype(np.float32)),
         results,
+        [table.get_pairs(index) for index in range(len(puzzles))],
     )

@@ -22,14 +22,24 @@ class Program:
 
     Attributes:
         operations: Indices of `OPERATIONS`, the first step first.
+        beside: The index of an operation on the inputs, whose grids the readout also looks at. None: there is none.
     """
 
     operations: tuple[int, ...] = ()
+    beside: int | None = None
+
+    @property
+    def executed(self) -> tuple[int, ...]:
+        """Return all operations, the one beside the others last."""
+        return self.operations if self.beside is None else (*self.operations, self.beside)
 
     @property
     def steps(self) -> tuple[str, ...]:
         """Return each step in words, the readout last."""
-        return (*(OPERATIONS[index].description for index in self.operations), "recolor")
+        words = [OPERATIONS[index].description for index in self.operations]
+        if self.beside is not None:
+            words.append(f"of the input: {OPERATIONS[self.beside].description}")
+        return (*words, "recolor" if self.beside is None else "recolor by both")
 
     def describe(self) -> str:
         """Return the steps in one line."""
@@ -92,20 +102,19 @@ class Executor:
         self._after: dict[tuple[int, ...], Grids | None] = {(): self._inputs}
         self._readouts: dict[bytes, Readout] = {}
         self._baseline = 0.0  # the accuracy of a readout of the inputs
-        alone = self._choose(self._inputs, self._inputs)
+        alone = self._choose(self._inputs, self._inputs, ())
         if alone is not None:
             self._baseline = alone[1].accuracy
         self._value_alone = 0.0 if alone is None else compute_value(alone[1], self._baseline)
 
     def execute(self, program: Program) -> ProgramResult:
         """Execute a program on the demonstrations, fit its readout, and answer the tests."""
-        before = self._find_grids(program.operations[:-1])
-        grids = self._step(before, program.operations[-1]) if program.operations else self._inputs
-        if before is None or grids is None:
-            return self._miss(program, False)
-        choice = self._choose(grids, before)
+        grids = self._execute_operations(program)
+        if grids is None:
+            return self.miss(program, False)
+        choice = self._choose(*grids)
         if choice is None:
-            return self._miss(program, True)
+            return self.miss(program, True)
         sources, readout = choice
         value = compute_value(readout, self._baseline)
         answered = [self._answer(sources, readout, test) for test in range(len(self._outputs), len(self._inputs))]
@@ -122,15 +131,21 @@ class Executor:
             tuple(ambiguity for _, ambiguity in answered),
         )
 
+    def rate(self, program: Program) -> float:
+        """Compute `ProgramResult.value` alone, without an answer to the tests."""
+        grids = self._execute_operations(program)
+        choice = None if grids is None else self._choose(*grids)
+        return 0.0 if choice is None else compute_value(choice[1], self._baseline)
+
     def trace(self, program: Program) -> list[Grids]:
         """Return the grids before the first step and after each step, those of the demonstrations first.
 
         Raises:
             ValueError: An operation does not apply to the demonstrations.
         """
-        traced = []
-        for length in range(len(program.operations) + 1):
-            grids = self._find_grids(program.operations[:length])
+        traced, prefixes = [], [program.operations[:length] for length in range(len(program.operations) + 1)]
+        for operations in (*prefixes, *([] if program.beside is None else [(program.beside,)])):
+            grids = self._find_grids(operations)
             if grids is None:
                 raise ValueError(
                     f"program must apply to the demonstrations of {self.puzzle.id}, but got {program.describe()!r}. "
@@ -138,6 +153,16 @@ class Executor:
                 )
             traced.append(grids)
         return traced
+
+    def _execute_operations(self, program: Program) -> tuple[Grids, Grids, Grids] | None:
+        """Return the grids after the last step, those before it, and those beside it; None if one does not apply."""
+        if program.beside is not None:  # both are asked for again and again, so they are kept
+            grids, beside = self._find_grids(program.operations), self._find_grids((program.beside,))
+            previous = self._find_grids(program.operations[:-1])
+            return None if grids is None or beside is None or previous is None else (grids, previous, beside)
+        before = self._find_grids(program.operations[:-1])
+        grids = self._step(before, program.operations[-1]) if program.operations else self._inputs
+        return None if grids is None or before is None else (grids, before, ())
 
     def _find_grids(self, operations: tuple[int, ...]) -> Grids | None:
         if operations not in self._after:
@@ -154,17 +179,20 @@ class Executor:
         is_same = all(new is not None and old is not None and np.array_equal(new, old) for new, old in pairs)
         return None if is_same else changed
 
-    def _choose(self, grids: Grids, before: Grids) -> tuple[tuple[Grids, ...], Readout] | None:
+    def _choose(self, grids: Grids, before: Grids, beside: Grids) -> tuple[tuple[Grids, ...], Readout] | None:
         """Choose what the readout looks at: the grids alone, or also those before the last step, or the inputs.
+
+        It always looks at the grids `beside`, if there are some.
 
         Returns:
             The grids of each component, for demonstrations and tests, and the readout. None if the grids' sizes are
             not those of the outputs.
         """
-        if not self._has_sizes(grids):
+        own = (grids, beside) if beside else (grids,)
+        if not all(map(self._has_sizes, own)):
             return None
         others = [self._inputs] if before is self._inputs else [self._inputs, before]
-        choices = [(grids,), *((other, grids) for other in others if other is not grids and self._has_sizes(other))]
+        choices = [own, *((other, *own) for other in others if other is not grids and self._has_sizes(other))]
         fitted = [(sources, self._fit(sources)) for sources in choices]
         return max(fitted, key=lambda one: compute_value(one[1], self._baseline) - COMPONENT_COST * len(one[0]))
 
@@ -195,7 +223,8 @@ class Executor:
         colors, ambiguity = answer(self._gather(sources), self._targets, asked, readout.copies_first)
         return colors.reshape(found[0].shape).astype(np.uint8), ambiguity
 
-    def _miss(self, program: Program, is_valid: bool) -> ProgramResult:
+    def miss(self, program: Program, is_valid: bool = False) -> ProgramResult:
+        """Return the result of a program that answers no test."""
         tests = len(self.puzzle.tests)
         return ProgramResult(program, is_valid, answers=(None,) * tests, ambiguity=(0.0,) * tests)
 

@@ -31,7 +31,7 @@ class FreeEnergy:
     def compute(self, result: ProgramResult, test: int) -> float:
         """Compute the expected free energy of a program's answer to a test, at least 0. Smaller is better."""
         risk = LARGEST_VALUE - result.value
-        parts = len(result.program.operations) + result.components
+        parts = len(result.program.executed) + result.components
         return self.risk * risk + self.ambiguity * result.ambiguity[test] + self.complexity * parts
 
 
@@ -48,7 +48,7 @@ def rank(results: Iterable[ProgramResult], free_energy: FreeEnergy | None = None
         The two best distinct answers for each test; fewer if there are fewer.
     """
     weights = FreeEnergy() if free_energy is None else free_energy
-    listed = sorted(results, key=lambda result: len(result.program.operations))
+    listed = sorted(results, key=lambda result: len(result.program.executed))
     attempts = []
     for test in range(len(listed[0].answers) if listed else 0):
         energies = [weights.compute(result, test) for result in listed]

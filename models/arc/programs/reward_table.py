@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchlight.models.arc.programs.operations import OPERATIONS
+from searchlight.models.arc.programs.pairs import KEPT, find_pairs
 from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
 from searchlight.models.arc.programs.ranking import rank
 from searchlight.models.arc.puzzles import Grid, Puzzle, hash_puzzles
@@ -24,22 +25,24 @@ DEPTH_1 = (*(Program((index,)) for index in range(len(OPERATIONS))), Program())
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
-ARRAYS = ("is_valid", "numbers", "ambiguity", "sizes", "cells")
+ARRAYS = ("is_valid", "numbers", "ambiguity", "sizes", "cells", "pairs")
 NUMBERS = ("value", "reward", "accuracy", "hidden_share", "shown_share", "components")
 
 
 @dataclass(frozen=True, eq=False)
 class RewardTable:
-    """The results of P programs for each of N puzzles with M tests in all.
+    """The results of programs for each of N puzzles with M tests in all. P is their number, with that of pairs.
 
     Attributes:
         puzzles: The puzzles.
-        programs: The programs, for all puzzles the same ones.
+        programs: The programs that are the same for all puzzles.
         is_valid: `ProgramResult.is_valid`, shape (N, P).
         numbers: Value, reward, accuracy, shares of hidden and shown demonstrations, components, shape (6, N, P).
         ambiguity: The ambiguity of each answer, shape (M, P).
         sizes: Height and width of each answer, uint8 of shape (M, P, 2), 0 without an answer.
         cells: The colors of all answers one after the other, uint8.
+        pairs: Both operations of each pair of a puzzle, see `find_pairs`, int16 of shape (N, pairs, 2), -1 where there
+            are fewer. Their results come after those of `programs`.
     """
 
     puzzles: Sequence[Puzzle]
@@ -49,16 +52,27 @@ class RewardTable:
     ambiguity: Numbers
     sizes: NDArray[np.uint8]
     cells: NDArray[np.uint8]
+    pairs: NDArray[np.int16]
 
     @classmethod
-    def build(cls, puzzles: Sequence[Puzzle], programs: Sequence[Program] = DEPTH_1) -> "RewardTable":
-        """Execute all programs for all puzzles. With the default programs, this takes a tenth of a second a puzzle."""
-        is_valid = np.zeros((len(puzzles), len(programs)), dtype=bool)
+    def build(
+        cls, puzzles: Sequence[Puzzle], programs: Sequence[Program] = DEPTH_1, with_pairs: bool = False
+    ) -> "RewardTable":
+        """Execute all programs for all puzzles. With the default programs, this takes a tenth of a second a puzzle.
+
+        `with_pairs` also searches pairs of operations, see `find_pairs`. This takes a few tenths.
+        """
+        pairs = np.full((len(puzzles), KEPT if with_pairs else 0, 2), -1, np.int16)
+        is_valid = np.zeros((len(puzzles), len(programs) + pairs.shape[1]), dtype=bool)
         numbers = np.zeros((len(NUMBERS), *is_valid.shape), dtype=np.float64)
         ambiguity, sizes, cells = [], [], []
         for row, puzzle in enumerate(puzzles):
             executor = Executor(puzzle)
             results = [executor.execute(program) for program in programs]
+            found = find_pairs(executor, results) if with_pairs else []
+            for slot, pair in enumerate(found):
+                pairs[row, slot] = pair.program.executed
+            results += found + [executor.miss(Program())] * (pairs.shape[1] - len(found))
             is_valid[row] = [result.is_valid for result in results]
             numbers[:, row] = [[getattr(result, name) for result in results] for name in NUMBERS]
             for test in range(len(puzzle.tests)):
@@ -67,19 +81,22 @@ class RewardTable:
                 sizes.append([(0, 0) if answer is None else answer.shape for answer in answers])
                 cells += [answer.ravel() for answer in answers if answer is not None]
         flat = np.concatenate(cells) if cells else np.zeros(0, np.uint8)
-        return cls(
-            puzzles, programs, is_valid, numbers, np.array(ambiguity, np.float64), np.array(sizes, np.uint8), flat
-        )
+        tables = np.array(ambiguity, np.float64), np.array(sizes, np.uint8)
+        return cls(puzzles, programs, is_valid, numbers, *tables, flat, pairs)
 
     @classmethod
     def load_or_build(
-        cls, folder: Path, puzzles: Sequence[Puzzle], programs: Sequence[Program] = DEPTH_1
+        cls,
+        folder: Path,
+        puzzles: Sequence[Puzzle],
+        programs: Sequence[Program] = DEPTH_1,
+        with_pairs: bool = False,
     ) -> "RewardTable":
         """Load the table from a folder, or build it and save it there. Other code or puzzles give another file."""
-        path = folder / f"{hash_table(puzzles, programs)}.npz"
+        path = folder / f"{hash_table(puzzles, programs, with_pairs)}.npz"
         table = cls._load(path, puzzles, programs)
         if table is None:
-            table = cls.build(puzzles, programs)
+            table = cls.build(puzzles, programs, with_pairs)
             table._save(path)
         return table
 
@@ -100,12 +117,12 @@ class RewardTable:
         return np.asarray(self.numbers[NUMBERS.index("hidden_share")] == 1)
 
     def get_result(self, puzzle: int, program: int) -> ProgramResult:
-        """Return the result of a program for a puzzle, both by index."""
+        """Return the result of a program for a puzzle, both by index. Pairs follow the programs."""
         tests = range(self._first_tests[puzzle], self._first_tests[puzzle + 1])
         named: dict[str, Any] = dict(zip(NUMBERS, self.numbers[:, puzzle, program].tolist(), strict=True))
         named["components"] = int(named["components"])
         return ProgramResult(
-            self.programs[program],
+            self._get_program(puzzle, program),
             bool(self.is_valid[puzzle, program]),
             **named,
             answers=tuple(self._get_answer(test, program) for test in tests),
@@ -113,9 +130,20 @@ class RewardTable:
         )
 
     def rank(self, puzzle: int, programs: Iterable[int] | None = None) -> list[tuple[Grid, ...]]:
-        """Return the attempts at a puzzle's tests, see `rank`, by the given programs, by default all."""
-        chosen = range(len(self.programs)) if programs is None else programs
+        """Return the attempts at a puzzle's tests, see `rank`, by the given programs, by default all and all pairs."""
+        chosen = range(self.is_valid.shape[1]) if programs is None else programs
         return rank(self.get_result(puzzle, program) for program in chosen)
+
+    def get_pairs(self, puzzle: int) -> list[ProgramResult]:
+        """Return the results of the pairs of a puzzle, the best first."""
+        number = int((self.pairs[puzzle, :, 0] >= 0).sum())
+        return [self.get_result(puzzle, len(self.programs) + index) for index in range(number)]
+
+    def _get_program(self, puzzle: int, program: int) -> Program:
+        if program < len(self.programs):
+            return self.programs[program]
+        first, second = self.pairs[puzzle, program - len(self.programs)].tolist()
+        return Program((first,), second) if first >= 0 else Program()
 
     def _get_answer(self, test: int, program: int) -> Grid | None:
         height, width = self.sizes[test, program].tolist()
@@ -149,9 +177,9 @@ class RewardTable:
             return None
 
 
-def hash_table(puzzles: Sequence[Puzzle], programs: Sequence[Program]) -> str:
+def hash_table(puzzles: Sequence[Puzzle], programs: Sequence[Program], with_pairs: bool) -> str:
     """Return the SHA-256 of puzzles, programs, and the code that executes them, 64 hexadecimal digits."""
-    parts = [hash_puzzles(puzzles), str([program.operations for program in programs]), _hash_code()]
+    parts = [hash_puzzles(puzzles), str([*programs, with_pairs]), _hash_code()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
