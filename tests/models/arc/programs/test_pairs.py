@@ -1,0 +1,88 @@
+"""Pairs of operations: the rules that only a readout of both expresses, and what answers with them."""
+
+import numpy as np
+import pytest
+import torch
+
+from searchlight.models.arc.evaluation import find_hits, prepare_puzzle_set, trace_program
+from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor, Program, RewardTable, rank
+from searchlight.models.arc.programs.pairs import find_pairs
+from searchlight.models.arc.puzzles import Puzzle
+
+MIRRORED = [
+    next(index for index, operation in enumerate(OPERATIONS) if operation.name == name)
+    for name in ("mirror_left_right", "mirror_top_bottom")
+]
+
+
+def make_puzzle(rule):
+    random = np.random.default_rng(0)
+    grids = [random.integers(0, 2, (5, 5), dtype=np.uint8) for _ in range(7)]
+    pairs = tuple((grid, np.ascontiguousarray(rule(grid), dtype=np.uint8)) for grid in grids)
+    return Puzzle("0123abcd", pairs[:5], pairs[5:])
+
+
+@pytest.fixture(scope="module")
+def puzzle() -> Puzzle:
+    """A puzzle whose rule has two conditions: a cell is colored by both mirror images."""
+    return make_puzzle(lambda grid: 3 + grid[:, ::-1] + 2 * grid[::-1])
+
+
+def execute_all(puzzle):
+    executor = Executor(puzzle)
+    return executor, [executor.execute(program) for program in DEPTH_1]
+
+
+def test_rule_of_two_conditions_is_met_by_a_pair_alone(puzzle):
+    executor, results = execute_all(puzzle)
+    assert max(result.hidden_share for result in results) < 1
+    best, *_ = find_pairs(executor, results)
+    assert {*best.program.executed} == {*MIRRORED}
+    assert best.fits_exactly
+    assert best.value == executor.rate(best.program) == pytest.approx(1.5)
+    assert all(np.array_equal(answer, target) for answer, (_, target) in zip(best.answers, puzzle.tests, strict=True))
+
+
+def test_pair_is_better_than_both_of_its_operations(puzzle):
+    executor, results = execute_all(puzzle)
+    pairs = find_pairs(executor, results)
+    assert [pair.value for pair in pairs] == sorted((pair.value for pair in pairs), reverse=True)
+    assert all(pair.value > results[index].value for pair in pairs for index in pair.program.executed)
+
+
+def test_there_are_no_pairs_where_one_operation_is_enough():
+    assert find_pairs(*execute_all(make_puzzle(lambda grid: grid[:, ::-1]))) == []
+
+
+def test_pair_answers_only_if_both_operations_are_executed(puzzle):
+    puzzles = prepare_puzzle_set([puzzle], None, with_pairs=True)
+    both = torch.tensor([MIRRORED])
+    assert find_hits([puzzle], puzzles.answer(both, 1)) == [[False, False]]
+    assert find_hits([puzzle], puzzles.answer(both, 2)) == [[True, True]]
+    assert {*puzzles.find_best(0, both, 2).executed} == {*MIRRORED}
+    assert len(puzzles.find_best(0, both, 1).executed) == 1
+    without = prepare_puzzle_set([puzzle], None)
+    assert find_hits([puzzle], without.answer(both, 2)) == [[False, False]]
+
+
+def test_pairs_are_kept_beside_the_programs(puzzle, tmp_path):
+    built, loaded = (RewardTable.load_or_build(tmp_path, [puzzle], with_pairs=True) for _ in range(2))
+    assert len(list(tmp_path.iterdir())) == 1
+    expected = find_pairs(*execute_all(puzzle))
+    for table in (built, loaded):
+        assert [pair.program for pair in table.get_pairs(0)] == [pair.program for pair in expected]
+        for test, (_, target) in enumerate(puzzle.tests):
+            assert np.array_equal(table.rank(0)[test][0], target)
+            assert np.array_equal(rank(expected)[test][0], target)
+    assert RewardTable.load_or_build(tmp_path, [puzzle]).get_pairs(0) == []
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_steps_of_a_pair_are_described_and_traced(puzzle):
+    case = trace_program(Executor(puzzle), Program((MIRRORED[0],), MIRRORED[1]), 0)
+    assert case is not None
+    source, target = puzzle.tests[0]
+    assert len(case.titles) == len(case.grids) == 4
+    assert case.titles[2:] == (f"of the input: {OPERATIONS[MIRRORED[1]].description}", "recolor by both")
+    for grid, expected in zip(case.grids, (source, source[:, ::-1], source[::-1], target), strict=True):
+        assert np.array_equal(grid, expected)
