@@ -386,11 +386,18 @@ class Updater:
 def _read_norms(
     gradients: list[Tensor], sums: list[Tensor], dtype: torch.dtype | None
 ) -> tuple[list[float], list[float]]:
-    """Return the norms of `gradients`, computed in `dtype`, and the numbers of `sums`, in one read on the host."""
+    """Return the norms of `gradients`, computed in `dtype`, and the numbers of `sums`, in one read on the host.
+
+    A model may be on several devices: the numbers are collected on one of them.
+    """
     if not gradients and not sums:
         return [], []
     norms = torch._foreach_norm(gradients, 2, dtype) if gradients else ()
-    numbers: list[float] = torch.stack([*norms, *sums]).tolist()
+    collected = [*norms, *sums]
+    device = collected[-1].device
+    numbers: list[float] = torch.stack(
+        [each if each.device == device else each.to(device) for each in collected]
+    ).tolist()
     return numbers[: len(norms)], numbers[len(norms) :]
 
 

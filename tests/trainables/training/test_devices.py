@@ -55,8 +55,9 @@ def make_on_gpu(task: type[Any], **settings: Any) -> TrialTrainer:
 
 
 @pytest.fixture(autouse=True)
-def _gpu():
-    with torch.device("cpu"), shadow_cuda():  # also where other tests use a real GPU
+def _gpu(_on_device):
+    torch.set_default_device(None)  # also where other tests use a real GPU
+    with shadow_cuda():
         yield
 
 

@@ -1,6 +1,6 @@
 """The mode that sees each operator, also those of the backward pass, and applies CUDA's rules to its tensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
@@ -84,7 +84,11 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
             for tensor, found in zip(given, places, strict=True):
                 if found == "any":
                     self.tags.put(tensor, "cuda")
-        if place != "cpu" or is_on_gpu:
+        if name.startswith("aten::_foreach") and is_on_gpu and isinstance(result, list | tuple):
+            for row, tensor in zip(_iterate_rows(args), result, strict=False):
+                row_place: Place = "cuda" if any(self.tags.get(each) == "cuda" for each in row) else "cpu"
+                self._tag_results(name, row, tensor, row_place, is_on_gpu)
+        elif place != "cpu" or is_on_gpu:
             self._tag_results(name, given, result, place, is_on_gpu)
         return result
 
@@ -114,8 +118,8 @@ class OperatorMode(DispatchMode):  # type: ignore[misc]  # private, so that its 
                 raise WrongDevice("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
             given = [args[0], *iterate_tensors(args[2:])]
         if name.startswith("aten::_foreach"):  # each of them is computed alone, e.g. a scalar of the CPU with others
-            for row in zip_longest(*(arg for arg in args if isinstance(arg, list | tuple))):
-                self._compare(name, [tensor for tensor in row if isinstance(tensor, Tensor)], rule)
+            for row in _iterate_rows(args):
+                self._compare(name, row, rule)
             return
         self._compare(name, given, rule)
 
@@ -142,6 +146,12 @@ def iterate_tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from iterate_tensors(value)
+
+
+def _iterate_rows(args: Iterable[Any]) -> Iterator[list[Tensor]]:
+    """Yield the tensors that an operator on lists computes with together."""
+    for row in zip_longest(*(arg for arg in args if isinstance(arg, list | tuple))):
+        yield [tensor for tensor in row if isinstance(tensor, Tensor)]
 
 
 def _identify(tensor: Tensor) -> int:

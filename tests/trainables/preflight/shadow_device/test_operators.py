@@ -180,6 +180,13 @@ def test_optimizer_of_parameters_on_two_devices_steps():
     optimizer.step()
 
 
+def test_norms_of_tensors_on_two_devices_are_where_these_are():
+    norms = torch._foreach_norm([ones(3), torch.ones(3)], 2)
+    assert [norm.device.type for norm in norms] == ["cuda", "cpu"]
+    with pytest.raises(WrongDevice, match="at least two devices"):
+        torch.stack(norms)
+
+
 def test_scaler_and_autocast_run_in_half_precision():
     model, scaler = nn.Linear(4, 1).to(GPU), torch.amp.GradScaler(GPU)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
