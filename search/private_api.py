@@ -32,6 +32,7 @@ NAMES = {
     "ray_constants": "ray._private.ray_constants:",
     "ray_node": "ray._private.worker:_global_node",
     "ray_services": "ray._private.services:",
+    "ray_utils": "ray._private.utils:",
     # Optuna
     "SearchSpaceTransform": "optuna._transform:_SearchSpaceTransform",
     "ParzenEstimator": "optuna.samplers._tpe.parzen_estimator:_ParzenEstimator",

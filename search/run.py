@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ def main(
 
         search_plan = runner.plan(resolved)
         return print_plan(search_plan, load_estimate(search_plan))
-    _print_result(runner.run(resolved), resolved.path, resolved.quiet, as_json)
+    runner.run(resolved, show=partial(_print_result, location=resolved.path, quiet=resolved.quiet, as_json=as_json))
 
 
 def try_command(options: Mapping[str, Any], limit: str, file: Path | None) -> None:
@@ -224,7 +225,8 @@ def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     from searchlight.search.experiment import runner  # imports the task's libraries
 
     location = parse_storage(given.pop("storage", None) or "runs") / name
-    _print_result(runner.resume(name, location.parent, given), location, options["quiet"], as_json)
+    show = partial(_print_result, location=location, quiet=options["quiet"], as_json=as_json)
+    runner.resume(name, location.parent, given, show=show)
 
 
 def _print_result(result: "SearchResult", location: StoragePath, quiet: bool, as_json: bool) -> None:

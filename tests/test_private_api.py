@@ -68,6 +68,7 @@ METHODS = {
     "functorch": ("get_unwrapped", "is_functorch_wrapped_tensor"),
     "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
     "ray_services": ("ConsolePopen",),
+    "ray_utils": ("set_sigterm_handler",),
     "torch_c": ("_accelerator_getAccelerator", "_group_tensors_by_device_and_dtype"),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
 }

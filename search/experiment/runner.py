@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +44,14 @@ from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 __all__ = ["plan", "resume", "run"]
 
 
-def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
-    """Run a new search to its end and return its result. Progress is shown on `console`, by default standard error.
+def run(
+    config: SearchConfig, console: Console | None = None, show: Callable[[SearchResult], None] = lambda result: None
+) -> SearchResult:
+    """Run a new search to its end and return its result.
+
+    Args:
+        console: Where progress is shown. Default: standard error.
+        show: Is called with the result before signals end the process again.
 
     Raises:
         UsageError: The search cannot run as configured. None of its files are left.
@@ -54,7 +60,7 @@ def run(config: SearchConfig, console: Console | None = None) -> SearchResult:
     prepare_process()
     search_plan = plan(resolve_config(config))
     with _search_folder(search_plan.config) as folder:
-        return _Driver(search_plan, None, Uploader(folder, search_plan.config.path), start, console).run()
+        return _Driver(search_plan, None, Uploader(folder, search_plan.config.path), start, console).run(show)
 
 
 def resume(
@@ -62,6 +68,7 @@ def resume(
     storage: StoragePath = Path("runs"),
     given: Mapping[str, Any] | None = None,
     console: Console | None = None,
+    show: Callable[[SearchResult], None] = lambda result: None,
 ) -> SearchResult:
     """Resume a search where its driver left it, however that ended, and return its result.
 
@@ -69,6 +76,7 @@ def resume(
         storage: The folder or bucket that holds the folder of the search.
         given: Options that override those that the search began with, such as `trials`.
         console: Where progress is shown. Default: standard error.
+        show: Is called with the result before signals end the process again.
 
     Raises:
         UsageError: The search cannot be resumed. Its files are unchanged.
@@ -78,7 +86,7 @@ def resume(
     location = storage.expanduser().absolute() / name
     with downloaded_copy(location) as folder:
         uploader = Uploader(folder, location)  # before the search is opened, which changes files
-        return _Driver(*open_search(location, given or {}), uploader, start, console).run()
+        return _Driver(*open_search(location, given or {}), uploader, start, console).run(show)
 
 
 @contextmanager
@@ -118,16 +126,19 @@ class _Driver:
         self.progress = Progress(board, search_plan.space, console, self.earlier, config.quiet)
         self.stop = StopRequest(self.progress.warn)
 
-    def run(self) -> SearchResult:
+    def run(self, show: Callable[[SearchResult], None]) -> SearchResult:
+        """Run the search, show its result, and return it. Until then, a signal only ends the trials."""
+        reserve = RESERVE if self.search_plan.confirmation else 0.0
+        with handle_signals(self.stop, self.config.time_budget, reserve):
+            result = self._run_to_end()
+            self.stop.has_ended = True
+            show(result)
+            return result
+
+    def _run_to_end(self) -> SearchResult:
         search_plan, config, progress, stop = self.search_plan, self.config, self.progress, self.stop
-        reserve = RESERVE if search_plan.confirmation else 0.0
         # The study is closed last: another driver must not begin while this one sends to MLflow or to a bucket.
-        with (
-            closing(self),
-            progress,
-            handle_signals(stop, config.time_budget, reserve),
-            self.uploader.flush_on_exit(progress.warn),
-        ):
+        with closing(self), progress, self.uploader.flush_on_exit(progress.warn):
             for note in search_plan.notes:
                 progress.warn(note)
             for note in self.opened.notes if self.opened else search_plan.warm.lines:

@@ -16,6 +16,7 @@ class StopRequest:
         self.asked = threading.Event()  # set once the search is to end
         self.search_over = threading.Event()  # set once no trial of it is to go on, but confirming runs are
         self.reasons: list[str] = []  # what happens while the search ends already is no reason
+        self.has_ended = False  # set once only the result is left to be shown
         self.prunes = True  # whether trials that wait at a rung are pruned at the end
         self._say = say
 
@@ -37,7 +38,8 @@ class StopRequest:
         self.reasons.append("interrupted")
         self.prunes = False
         self.asked.set()
-        self._say("stopping: trials end at their next window; once more to end at once")
+        if not self.has_ended:
+            self._say("stopping: trials end at their next window; once more to end at once")
 
     @property
     def is_interrupted(self) -> bool:

@@ -83,6 +83,15 @@ def test_sigterm_to_the_group_ends_a_search_that_starts(start):
     traces.check_gone()
 
 
+def test_sigterm_while_ray_starts_ends_a_search_with_a_summary(make_cli, short_folder):
+    cli = make_cli()
+    cli.env["RAY_TMPDIR"] = str(short_folder)
+    process = cli.start("toy.py:Toy", "--trials", "2", "--name", "young", "--json")
+    wait_until(lambda: [*short_folder.glob("searchlight-*/ray/session_*")], process)
+    assert set(interrupted(process, signal.SIGTERM)["outcomes"]) <= {"interrupted"}, "if a trial had begun"
+    wait_until(lambda: not [*short_folder.iterdir()], seconds=30)
+
+
 def test_search_without_its_raylet_ends_in_good_order(start):
     process, cli, traces = start("lost", "--trials", "50", "--set", "pause_s=0.5", begun="report/1")
     raylet = next(child for child in psutil.Process(process.pid).children() if child.name() == "raylet")

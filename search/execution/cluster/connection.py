@@ -219,12 +219,16 @@ def _create_private_token() -> None:
 
 
 def _init_ray(**options: Any) -> None:
-    """Start or join Ray. Keep the search's signal handlers, since Ray's print a stack first."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
-    if threading.current_thread() is threading.main_thread():
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """Start or join Ray, and keep the search's handler of SIGTERM.
+
+    Ray's handler would end this process if the signal came before Ray has started. The search would have no summary.
+    """
+    utils = private_api.ray_utils
+    install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
+    finally:
+        utils.set_sigterm_handler = install
 
 
 def shut_down() -> None:

@@ -94,6 +94,14 @@ def test_signal_stops_and_the_second_one_ends_at_once(stop):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_signal_while_the_result_is_shown_says_nothing(stop):
+    stop.has_ended = True
+    with handle_signals(stop, None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked.wait(10)
+    assert stop.said == []
+
+
 def test_gpu_hours_are_checked_until_the_search_ends(stop, monkeypatch):
     monkeypatch.setattr("searchlight.search.execution.stoppers.CHECK_S", 0.01)
     budget, before = Stoppers(gpu_hours=1e-9, stop=stop), set(threading.enumerate())
