@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.regions import Region, find_region
+from searchlight.search.formatting import format_value, join_words
 from searchlight.search.space.objectives import Objective
-from searchlight.search.study.trial import describe_micro_batches, get_constraints, get_outcome
+from searchlight.search.study.trial import (
+    WITH_RESULT,
+    describe_micro_batches,
+    get_best_value,
+    get_constraints,
+    get_outcome,
+    intermediate_values,
+)
 
 OF_THE_CONFIG = ("memory", "build")  # constraints that a trial meets by being trained; the others are on metrics
 
@@ -50,6 +58,28 @@ def find_violated_constraints(trials: Sequence[FrozenTrial], objective: Objectiv
         return ViolatedConstraint(constraint, counts[constraint], len(known), find_region(known, violates))
 
     return [summarize(constraint) for constraint, _ in counts.most_common()]
+
+
+def describe_nearest(trials: Sequence[FrozenTrial], objective: Objective) -> str:
+    """Return a line about the trial that is nearest to meeting the constraints on metrics, or "" if one meets them.
+
+    The nearest trial has the smallest sum of violations, each in the unit of its metric.
+    """
+    if any(get_outcome(trial) in WITH_RESULT for trial in trials):
+        return ""
+    missed = {
+        trial.number: {name: value for name, value in get_constraints(trial, objective).items() if value > 0}
+        for trial in trials
+        if get_outcome(trial) == "infeasible" and intermediate_values(trial) and "infeasibility" not in trial.user_attrs
+    }
+    nearest = min(missed, key=lambda number: sum(missed[number].values()), default=None)
+    if nearest is None:
+        return ""
+    trial = next(trial for trial in trials if trial.number == nearest)
+    how = join_words([f"{name} by {format_value(value)}" for name, value in missed[nearest].items()])
+    values = ", ".join(f"{name}={format_value(value)}" for name, value in trial.params.items())
+    reached = f"{objective.metric} {format_value(get_best_value(trial, objective))}"
+    return f"no trial meets the constraints; the nearest is trial {nearest}, which misses {how}: {reached}, {values}"
 
 
 def list_split_trials(trials: Sequence[FrozenTrial]) -> list[str]:

@@ -379,5 +379,6 @@ def _build_error(number: int, reason: str, traceback: StoragePath | None, place:
         f"trial {number} failed before its first report: {reason}.",
         *([f"Its traceback is in {traceback}."] if traceback else []),
         "No other trial begins. If an option like --objective or --search is wrong, begin a new search: a resumed one "
-        f"keeps it. Else correct the task and run {resume_command(place)}, or add --no-preflight.",
+        f"keeps it. Its --name must be another one, or delete {place} before.",
+        f"Else correct the task and run {resume_command(place)}, or add --no-preflight.",
     )

@@ -211,7 +211,14 @@ def test_list_and_report_show_the_search_again(search):
         "2 gangs trained in",
     ):
         assert expected in text
-    for title in ("The best trial", "Progress", "Learning curves", "Precision", "Failures", "Where the time went"):
+    for title in (
+        "The best trial",
+        "Progress",
+        "Learning curves",
+        "Precision",
+        "Failed and diverged trials",
+        "Where the time went",
+    ):
         assert f"<h2>{title}</h2>" in text
 
 

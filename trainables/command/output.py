@@ -2,7 +2,10 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
+from itertools import islice
 from typing import Any
 
 from searchlight.trainables.command.collector import Measurement
@@ -13,6 +16,9 @@ JSON = "json"  # NAME=json
 STEPS = ("step", "global_step", "iteration", "epoch")  # what names a step in JSON lines and CSV files, best first
 # ECMA-48: colors, positions of the cursor, titles of windows
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+NUMBER = re.compile(r"\d")
+LONGEST_SHOWN = 200  # characters of a line in a message
+MOST_COMPARED = 1000  # lines, to find what an expression should have matched
 EXPONENT = re.compile(r"[eE][+-]?\d+")
 # Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
 UNUSUAL = re.compile(
@@ -64,6 +70,32 @@ class OutputPatterns:
                 step = parse_number(match["step"]) if "step" in pattern.groupindex else None
                 found.setdefault(step, {})[name] = value
         yield from (Measurement(OUTPUT, step, metrics) for step, metrics in found.items())
+
+
+def explain_unread(text: str, output: str) -> str:
+    r"""Return why --metric `text`, i.e. NAME=REGEX or NAME=json, has read nothing in an output.
+
+    >>> explain_unread("loss=val_loss=([0-9.]+)", "epoch 1\nval loss 0.31\n")
+    "--metric 'loss=val_loss=([0-9.]+)' matched none of the 2 lines. The nearest one is: val loss 0.31"
+    """
+    name, pattern = _parse_text(text)
+    lines = [line for line in re.split(r"[\r\n]+", ESCAPES.sub("", output)) if line.strip()]
+    option, count = f"--metric {shlex.quote(text)}", f"{len(lines)} line{'s' * (len(lines) != 1)}"
+    if not lines:
+        return f"{option} had nothing to read, since the program printed no line"
+    matches = filter(None, map(pattern.search, lines)) if pattern else iter(())
+    if pattern and (match := next(matches, None)):
+        return f"{option} matched {match[_choose_group(pattern)]!r}, which is no number"
+    told = f"{option} matched none of the {count}" if pattern else f"none of the {count} is JSON with a number {name}"
+    wanted = SequenceMatcher(b=pattern.pattern if pattern else name, autojunk=False)
+    nearest, most = "", 0
+    for line in islice(filter(NUMBER.search, lines), MOST_COMPARED):
+        wanted.set_seq1(line)
+        if (alike := sum(block.size for block in wanted.get_matching_blocks())) > most:
+            nearest, most = line, alike
+    if nearest:
+        return f"{told}. The nearest one is: {nearest.strip()[:LONGEST_SHOWN]}"
+    return f"{told}, of which none has a number"
 
 
 def parse_object(text: str, source: str = OUTPUT) -> Measurement | None:

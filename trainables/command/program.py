@@ -5,7 +5,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
@@ -14,6 +14,7 @@ from searchlight.trainables.command.claim import Claim
 from searchlight.trainables.command.collector import Measurement, Report, ReportCollector, Seen
 from searchlight.trainables.command.fork_server import ForkServer
 from searchlight.trainables.command.listener import MetricListener
+from searchlight.trainables.command.output import explain_unread
 from searchlight.trainables.command.process import open_process, start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill, fill_text, format_value
@@ -157,7 +158,7 @@ class Program:
         if self.code > 0:
             return f"exit code {self.code}: {last}" if last else f"exit code {self.code}"
         if (missing := self._collector.missing) and not self._earlier:
-            return f"the program ended without {', '.join(missing)}: {self._describe_seen()}"
+            return f"the program ended without {', '.join(missing)}: {self._describe_seen(missing)}"
         return ""
 
     @property
@@ -170,12 +171,14 @@ class Program:
         """The last lines of the output, with the user's files in the place of links to them."""
         return self._process.output.tail().replace(str(self._folder.path), self._settings.folder)
 
-    def _describe_seen(self) -> str:
+    def _describe_seen(self, missing: Collection[str]) -> str:
         seen = sorted(self._collector.seen.items())
-        if not seen:
-            return "it gave no metric. Name one of its output with --metric NAME=REGEX, or call searchlight.report"
         named = [f"{name} ({each.times} times, {each.source})" for name, each in seen[:MOST_NAMED]]
-        return f"it gave {', '.join(named)}{' and others' if len(seen) > MOST_NAMED else ''}"
+        given = f"it gave {', '.join(named)}{' and others' if len(seen) > MOST_NAMED else ''}" if named else ""
+        if unread := [text for text in self._settings.metrics if text.partition("=")[0] in missing]:
+            output = self._folder.output.read_text(encoding="utf-8", errors="replace")
+            return "; ".join(filter(None, [given, *(explain_unread(text, output) for text in unread)]))
+        return given or "it gave no metric. Name one of its output with --metric NAME=REGEX, or call searchlight.report"
 
     def _wait(self) -> None:
         while self._process.wait(POLL_S) is None:

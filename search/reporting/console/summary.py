@@ -29,7 +29,7 @@ from searchlight.search.analysis.confirmed_best import (
     get_confirmed_config,
     list_failed_runs,
 )
-from searchlight.search.analysis.infeasibility import list_split_trials
+from searchlight.search.analysis.infeasibility import describe_nearest, list_split_trials
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.command.options import list_words
 from searchlight.search.config import SearchConfig
@@ -85,6 +85,8 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         say(f"diverged: {divergence}")
     for violated in () if quiet else result.infeasibility:
         say(f"infeasible: {violated}")
+    if nearest := describe_nearest(record.trials, record.objective):
+        say(nearest)
     if not quiet and (split := list_split_trials(record.trials)):
         say(f"out of memory, then smaller micro-batches for the same updates: {'; '.join(split)}")
     failed = [trial for trial in record.trials if get_outcome(trial) == "failed"]

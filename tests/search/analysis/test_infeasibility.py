@@ -2,7 +2,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from searchlight.search.analysis.infeasibility import find_violated_constraints, list_split_trials
+from searchlight.search.analysis.infeasibility import describe_nearest, find_violated_constraints, list_split_trials
 from searchlight.search.space.objectives import Objective
 
 LOSS = Objective("val/loss", "min")
@@ -97,3 +97,18 @@ def test_split_trial_is_listed_with_its_micro_batches():
     trials = draw_trials(2, lambda _: ({"outcome": "pruned"}, {}))
     trials[1].user_attrs["micro_batches"] = {"batch_size": 8, "accumulation": 4}
     assert list_split_trials(trials) == ["trial 1 with batch_size=8, accumulation=4"]
+
+
+def test_nearest_trial_is_named_if_none_meets_the_constraints():
+    latencies = iter([25.0, 22.0, 30.0])
+    trials = draw_trials(3, lambda _: reporting(next(latencies)))
+    line = describe_nearest(trials, LOSS)
+    assert line.startswith(
+        "no trial meets the constraints; the nearest is trial 1, which misses val/latency_ms<=20 by 2: val/loss 0.5, width="
+    )
+    trials[2].user_attrs["outcome"] = "pruned"
+    assert describe_nearest(trials, LOSS) == ""
+
+
+def test_trials_without_reports_are_not_near():
+    assert describe_nearest(draw_trials(3, lambda _: lacking("memory")), LOSS) == ""

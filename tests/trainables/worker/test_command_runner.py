@@ -222,16 +222,35 @@ def test_files_of_the_user_may_have_any_name(project):
         ("import sys; print('loss 1'); sys.exit(3)", "exit code 3: loss 1"),
         ("print('loss 1'); raise ValueError('too large')", "exit code 1: ValueError: too large"),
         ("import os; os.kill(os.getpid(), 11)", "the program was killed by SIGSEGV"),
-        ("print('accuracy 1')", "the program ended without loss: it gave no metric. Name one of its output with "
-                                "--metric NAME=REGEX, or call searchlight.report"),
-        ("print('acc 1'); print('acc 2')", "the program ended without loss: it gave acc (2 times, output)"),
     ],
-)  # fmt: skip
+)
 def test_failure_says_what_happened(project, code, reason):
     project.write(code)
-    reports = [*project.worker(metrics=(LOSS, r"acc=acc (\S+)")).run(project.segment())]
+    reports = [*project.worker().run(project.segment())]
     assert end(reports) == ("failed", reason)
     assert "output.txt" in reports[-1].traceback
+
+
+@pytest.mark.parametrize(
+    ("code", "metrics", "reason"),
+    [
+        ("print('accuracy 1')", (), "it gave no metric. Name one of its output with --metric NAME=REGEX, or call "
+                                    "searchlight.report"),
+        ("print('acc 1'); print('acc 2')", ("acc=acc (.+)",), "it gave acc (2 times, output)"),
+        ("print('acc 1'); print('test Loss: 2')", ("acc=acc (.+)", "loss=loss: (.+)"),
+         "it gave acc (1 times, output); --metric 'loss=loss: (.+)' matched none of the 2 lines. The nearest one is: "
+         "test Loss: 2"),
+        ("print('begins'); print('ends')", ("loss=loss: (.+)",),
+         "--metric 'loss=loss: (.+)' matched none of the 2 lines, of which none has a number"),
+        ("print('loss: low')", ("loss=loss: (.+)",), "--metric 'loss=loss: (.+)' matched 'low', which is no number"),
+        ("print('loss: 2')", ("loss=json",), "none of the 1 line is JSON with a number loss. The nearest one is: loss: 2"),
+        ("", ("loss=json",), "--metric loss=json had nothing to read, since the program printed no line"),
+    ],
+)  # fmt: skip
+def test_program_without_its_objective_says_what_it_gave(project, code, metrics, reason):
+    project.write(code)
+    reports = [*project.worker(metrics=metrics).run(project.segment())]
+    assert end(reports) == ("failed", f"the program ended without loss: {reason}")
 
 
 def test_failure_has_the_last_lines_of_the_output_and_its_place(project):

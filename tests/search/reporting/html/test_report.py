@@ -64,7 +64,7 @@ def test_page_begins_with_the_most_important(page):
         "Learning curves",
         "What mattered",
         "Precision",
-        "Failures",
+        "Failed and diverged trials",
         "Where the time went",
         "All trials",
     ]

@@ -45,5 +45,6 @@ def test_region_of_infeasible_trials_and_split_ones_are_told():
     assert f"({len(lost)} of {len(lost)} there, 0 of {20 - len(lost)} elsewhere)." in told.says
     assert "smaller micro-batches for the same updates: trial 2 with batch_size=8, accumulation=2." in told.says
     assert told.table[1][:2] == [str(len(lost)), "infeasible"]
+    assert told.title == "Infeasible trials"
     (split,) = build(search([trials[2]])).says.splitlines()
     assert split.startswith("Out of memory, then ")
