@@ -85,7 +85,7 @@ class RunCommand(Command):
         program = next((place for place, word in enumerate(words) if LAUNCHERS.fullmatch(Path(word).name)), None)
         if program is None:
             return super().parse_args(ctx, args)
-        ctx.fail(f"a command must follow --, but got none. Use -- {shlex.join(words[program:])}")
+        ctx.fail(f"a command must follow --, but got none. Use -- {shlex.join(args[args.index(words[program]) :])}")
 
 
 @click.command(cls=RunCommand, params=PARAMETERS)

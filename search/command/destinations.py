@@ -16,7 +16,7 @@ from searchlight.search.command.flags import (
     suggest_name,
 )
 from searchlight.search.command.options import CommandOptions, name_program
-from searchlight.search.command.program_help import HELP_S, read_options
+from searchlight.search.command.program_help import HELP_S, find_unknown_options, read_options
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
 from searchlight.trainables.command.file_values import find_values, read_source, replace_values
@@ -92,6 +92,8 @@ def resolve_parameters(
         values = {parameter.name: parameter.values[0] for parameter in parameters}
         values |= {target.path: str(folder / target.path) for target in files}
         shown = read_options(options.command, folder, values, limit)
+        if unknown := [*find_unknown_options(options.command, shown, folder)]:
+            raise UsageError(*unknown)
         flags = choose_flags(shown, others, name_program(options.command))
         defaults |= find_defaults(shown, others)
     return Destinations(

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from optuna.distributions import CategoricalDistribution
 from searchlight.search.command.destinations import SEED, resolve_parameters
 from searchlight.search.command.flags import Parameter
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
+from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.command.template import find_placeholders
+from searchlight.trainables.command.template import PLACES, fill, find_placeholders, format_value
 
 
 def build_settings(
@@ -83,6 +85,22 @@ def describe_choices(settings: CommandSettings, scheduler: str) -> tuple[str, ..
     if not takes_seed(settings):
         lines.append("no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME")
     return tuple(lines)
+
+
+def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the command line of trial 0, and what it changes in files.
+
+    A parameter that has no value in the point `first` has the middle of its range.
+    """
+    values = space.fixed_values()
+    values |= space.choose(lambda each: first.get(each.name, choose_middle(each.distribution)))
+    folder = Path(settings.trial_root) / "0"
+    places = {name: f"{{{name}}}" for name in PLACES} | {"trial": "0", "trial_dir": str(folder)}
+    places |= {"checkpoint_dir": str(folder / "checkpoints")}
+    places |= {name: str(values[name]) for name in ("seed", "epochs") if values.get(name) is not None}
+    yield shlex.join(fill(replace(settings, files=(), patches=()), values, places).argv)
+    for target in (*settings.files, *settings.patches):
+        yield f"{target.path}: {target.key} is {format_value(values[target.parameter])}"
 
 
 def find_program(words: Sequence[str], folder: Path) -> str:

@@ -1,16 +1,19 @@
 """Asks a program for its options."""
 
 import ast
+import difflib
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from searchlight.search.command.flags import normalize, suggest_name
 from searchlight.search.command.help_text import ProgramOption, parse_help
+from searchlight.search.command.options import name_program
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.process import start_process
 from searchlight.trainables.command.settings import CommandSettings
@@ -101,6 +104,33 @@ def read_types(script: Path) -> dict[str, str]:
             given = [each.value for each in node.keywords if each.arg == "type"]
             types |= {name: kind.id for name in names for kind in given if isinstance(kind, ast.Name)}
     return {str(name): kind for name, kind in types.items() if kind in ("int", "float")}
+
+
+def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption], folder: Path) -> Iterator[str]:
+    """Yield a line for each option in the words of a command that the program refuses, as far as that is sure.
+
+    Args:
+        options: Those that the help of the program shows.
+        folder: The user's folder.
+    """
+    words = strip_starter(words)
+    scripts = [place for place, word in enumerate(words) if word.endswith(".py") and (folder / word).is_file()]
+    source = (folder / words[scripts[0]]).read_text(encoding="utf-8", errors="replace") if scripts else ""
+    refuses = "add_argument(" in source and "parse_known_args" not in source
+    names = {name for option in options for name in option.names if name.startswith("--")}
+    alike = set() if refuses else {*map(normalize, names)}
+    program, remedy = name_program(words), "If it takes this one, too, give --flags '--{name}={value}'."
+    for word in dict.fromkeys(words[scripts[0] + 1 if scripts else 1 :]):
+        name = word.partition("=")[0]
+        if not names or not re.fullmatch(r"--[A-Za-z][\w-]*", name):  # keys with dots may belong to any class
+            continue
+        # argparse takes the begin of a name, and a command before others may have options of its own.
+        if name == "--help" or any(known.startswith(name) for known in names) or name in source:
+            continue
+        near = difflib.get_close_matches(name, names, n=1)
+        if normalize(name) not in alike and (refuses or near):
+            rule = f"{name} in the command must be an option of {program}, but it has none of that name."
+            yield f"{rule} {suggest_name(name, names, f'{program} --help lists {len(options)}.')} {remedy}"
 
 
 def strip_starter(words: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from searchlight.search.command.destinations import SEED
-from searchlight.search.command.program import takes_seed
+from searchlight.search.command.program import describe_first_trial, takes_seed
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_bytes, format_value
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
@@ -43,6 +43,9 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
         print(f"# searched: {parameter.name} {parameter}{f' when {when}' if when else ''}")
     for point in filter(None, plan.first):
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
+    if plan.command:
+        for line in describe_first_trial(plan.command, plan.space, next(iter(plan.first), {})):
+            print(f"# trial 0: {line}")
     for line in plan.warm.lines:
         print(f"# warm start: {line}")
     names = {parameter.name for parameter in plan.space.parameters}

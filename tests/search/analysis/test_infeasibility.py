@@ -103,9 +103,8 @@ def test_nearest_trial_is_named_if_none_meets_the_constraints():
     latencies = iter([25.0, 22.0, 30.0])
     trials = draw_trials(3, lambda _: reporting(next(latencies)))
     line = describe_nearest(trials, LOSS)
-    assert line.startswith(
-        "no trial meets the constraints; the nearest is trial 1, which misses val/latency_ms<=20 by 2: val/loss 0.5, width="
-    )
+    missed = "which misses val/latency_ms<=20 by 2: val/loss 0.5, width="
+    assert line.startswith(f"no trial meets the constraints; the nearest is trial 1, {missed}")
     trials[2].user_attrs["outcome"] = "pruned"
     assert describe_nearest(trials, LOSS) == ""
 

@@ -141,6 +141,7 @@ parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFo
 parser.add_argument("--lr", type=float, default=0.1, help="rate")
 parser.add_argument("--optimizer", default="adam", help="kind")
 parser.add_argument("--warmup", default=None, type=int, help="epochs")
+parser.add_argument("--seed", type=int, help="default: none")
 parser.add_argument("--fp16", action="store_true", help="precision")
 parser.add_argument("--width", type=int, default=8)
 parser.parse_args()
@@ -200,11 +201,32 @@ def test_plan_has_only_lines_that_say_something(make_plan, capsys):
     assert "# fixed: seed 0\n" in capsys.readouterr().out
 
 
+def test_plan_has_the_first_command_line_and_what_it_changes_in_files(make_plan, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("lr: 0.5\n")
+    search = {"lr": "0.1..1", "depth": "1..9", "momentum": "0.0..1.0"}
+    options = {"search": search, "to": ["config.yaml:lr=lr"], "try": [{"momentum": 0.9}], "name": "one"}
+    print_plan(make_plan("--depth={depth}", "{momentum}", "{trial_dir}/out", "{port}", **options))
+    folder = tmp_path / "runs" / "one" / "trials" / "0"
+    printed = capsys.readouterr().out
+    assert f"# trial 0: {sys.executable} train.py --depth=5 0.9 {folder}/out '{{port}}'\n" in printed
+    assert "# trial 0: config.yaml: lr is 0.55\n" in printed
+
+
 def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsys):
-    words = ["--search", "learning-rate=0..1", "--objective", "loss:min", "--dry-run", "--", sys.executable, "train.py"]
+    words = [
+        "--search",
+        "learning-rate=0.0..1.",
+        "--objective",
+        "loss:min",
+        "--dry-run",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
     main.main(words, standalone_mode=False)
     printed = capsys.readouterr().out
     assert f"command:\n- {sys.executable}\n- train.py\n" in printed
     assert f"folder: {tmp_path}\n" in printed
+    assert f"# trial 0: {sys.executable} train.py --learning-rate 0.5\n" in printed
     assert "# a trial ends when its program ends; ends a trial below the median" in printed
     assert "# no confirming runs: the command takes no seed." in printed

@@ -32,7 +32,7 @@ def test_each_parameter_has_one_destination(folder):
     parameters = {"lr": [0.1, 0.5], "batch-size": [1, 2], "depth": [1, 2], "opt.weight_decay": [0.0, 0.1], "seed": [1]}
     found = resolve(
         folder,
-        ["--config", "{config.yaml}", "--seed={seed}", "--betas", "{opt.weight-decay}", "0.9"],
+        ["{config.yaml}", "--seed={seed}", "--betas", "{opt.weight-decay}", "0.9"],
         parameters,
         to=["config.yaml:optimizer.lr=lr"],
         patch=["net.py:DEPTH=depth"],
@@ -96,6 +96,32 @@ def test_destination_that_does_not_exist_is_refused(folder, words, options, mess
     with pytest.raises(UsageError) as error:
         resolve(folder, words, {"lr": [0.1, 0.2]}, **options)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("words", [["--sed", "3"], ["--momentum=0.9"], ["--batch-sizes", "3", "--seed=1"]])
+def test_word_of_the_command_that_is_no_option_is_refused(folder, words):
+    with pytest.raises(UsageError) as error:
+        resolve(folder, words, {"lr": [0.1, 0.2]})
+    name = words[0].partition("=")[0]
+    (line,) = error.value.problems
+    assert line.startswith(f"{name} in the command must be an option of train.py, but it has none of that name. ")
+    assert line.endswith(" If it takes this one, too, give --flags '--{name}={value}'.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("", "", ["--see", "3", "--batch=3"]),  # argparse takes the begin of a name
+        ("vars(parser.parse_args())", "str(parser.parse_known_args())", ["--momentum=0.9"]),
+        ("import json", "import json  # a file of mine takes --sed away", ["--sed=3"]),
+    ],
+)
+def test_word_that_the_program_may_take_is_kept(folder, old, new, words):
+    script = folder / "train.py"
+    text = script.read_text()
+    assert old in text
+    script.write_text(text.replace(old, new))
+    resolve(folder, words, {"lr": [0.1, 0.2]})
 
 
 def test_value_that_a_format_lacks_is_refused(folder):

@@ -256,6 +256,10 @@ def test_each_option_reaches_the_config_by_its_key():
         (["--trials", "3", "--"], "a command must follow --, e.g. -- python train.py --seed {seed}"),
         (["--trials", "3", "python", "train.py"], "a command must follow --, but got none. Use -- python train.py"),
         (["--quiet", "python3", "-m", "train"], "a command must follow --, but got none. Use -- python3 -m train"),
+        (
+            ["python", "train.py", "--seed", "{seed}"],
+            "a command must follow --, but got none. Use -- python train.py --seed '{seed}'",
+        ),
         (["arc", "--quiet=1"], "Option '--quiet' does not take a value."),
     ],
 )

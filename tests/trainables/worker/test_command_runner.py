@@ -243,7 +243,8 @@ def test_failure_says_what_happened(project, code, reason):
         ("print('begins'); print('ends')", ("loss=loss: (.+)",),
          "--metric 'loss=loss: (.+)' matched none of the 2 lines, of which none has a number"),
         ("print('loss: low')", ("loss=loss: (.+)",), "--metric 'loss=loss: (.+)' matched 'low', which is no number"),
-        ("print('loss: 2')", ("loss=json",), "none of the 1 line is JSON with a number loss. The nearest one is: loss: 2"),
+        ("print('loss: 2')", ("loss=json",),
+         "none of the 1 line is JSON with a number loss. The nearest one is: loss: 2"),
         ("", ("loss=json",), "--metric loss=json had nothing to read, since the program printed no line"),
     ],
 )  # fmt: skip
