@@ -119,7 +119,7 @@ def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption],
     refuses = "add_argument(" in source and "parse_known_args" not in source
     names = {name for option in options for name in option.names if name.startswith("--")}
     alike = set() if refuses else {*map(normalize, names)}
-    program, remedy = name_program(words), "If it takes this one, too, give --flags '--{name}={value}'."
+    program, remedy = name_program(tuple(words)), "If it takes this one, too, give --flags '--{name}={value}'."
     for word in dict.fromkeys(words[scripts[0] + 1 if scripts else 1 :]):
         name = word.partition("=")[0]
         if not names or not re.fullmatch(r"--[A-Za-z][\w-]*", name):  # keys with dots may belong to any class
