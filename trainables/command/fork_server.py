@@ -22,7 +22,7 @@ from searchlight.trainables.command.process import Process, open_process
 
 logger = logging.getLogger(__name__)
 
-FORKING = Path(__file__).resolve().parent / "forking.py"
+FORKING = Path(__file__).resolve().parent / "forking" / "forking.py"
 PLAN = "plan.json"
 INTERPRETER = re.compile(r"python(\d+(\.\d+)*)?")
 OPTIONS = re.compile(r"-[bBdOPqsSuv]+|-[XW].+")

@@ -30,7 +30,7 @@ LASTING_PROCESSES = (
     "multiprocessing.forkserver",
     "compile_worker",
     "torch_shm",
-    "command/forking.py",
+    "command/forking/forking.py",
 )
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/memfd:")
 RAY_SESSION = "/session_20"  # part of the path of each file of Ray
