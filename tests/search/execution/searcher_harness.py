@@ -157,3 +157,7 @@ class Gangs(Watching):
     @property
     def outcomes(self):
         return [get_outcome(trial) for trial in self.study.get_trials()]
+
+
+def outcomes(study):
+    return [get_outcome(trial) for trial in study.get_trials()]
