@@ -21,6 +21,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.samplers.mixture import Belief
 from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import SearchStudy
@@ -45,7 +46,8 @@ class Searchlight:
 
     def __init__(self, problem: Problem, seed: int, trials: int = UNLIMITED, **options: Any) -> None:
         config = SearchConfig(task="simulated", seed=seed, **{"scheduler": "hyperband", **options})
-        sampler = sampler_factory(config.sampler, seed)
+        beliefs = {name: Belief(value, "medium") for name, value in (problem.defaults or {}).items()}
+        sampler = sampler_factory(config.sampler, seed, beliefs)
         schedule = create_scheduler(config, problem.epochs, "min", seed=seed)
         study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         limits = SearchLimits(trials)
@@ -145,7 +147,8 @@ def create_asha(problem: Problem) -> ASHAScheduler:
 
 
 SIDES: dict[str, Make] = {
-    "hyperband": lambda problem, seed: Searchlight(problem, seed),  # the default
+    "hyperband": lambda problem, seed: Searchlight(problem, seed, sampler="tpe"),
+    "hyperband-mixture": lambda problem, seed: Searchlight(problem, seed, sampler="mixture"),
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
     "asha-stop": lambda problem, seed: Searchlight(problem, seed, scheduler="asha-stop"),
     "median": lambda problem, seed: Searchlight(problem, seed, scheduler="median"),

@@ -26,7 +26,6 @@ from searchlight.search.experiment.plan import SearchPlan, build_plan, build_spa
 from searchlight.search.experiment.task_files import CODE, find_source, record_code
 from searchlight.search.folder.locations import check_writable
 from searchlight.search.formatting import log_model_command, pluralize
-from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.own import is_reference
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
@@ -79,7 +78,7 @@ def create_search(plan: SearchPlan, publish: Callable[[], None] = lambda: None) 
             write_search_yaml(plan, config.task)
             warm_start.save(config.local_path, plan.warm.trials)
             earlier = warm_start.as_sampler_trials(plan.warm.trials, plan.space, plan.objective)
-            sampler = sampler_factory(config.sampler, config.seed)
+            sampler = plan.create_sampler_factory()
             study, store = create_study(
                 config.path, sampler, plan.objectives, earlier=earlier, url=config.study, new=True
             )
@@ -168,7 +167,7 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
             earlier = warm_start.as_sampler_trials(warm_start.load(config.local_path), plan.space, plan.objective)
         except (OSError, ValueError, KeyError, TypeError):
             notes.append(f"{warm_start.FILE} cannot be read: the sampler continues without earlier searches")
-    sampler = sampler_factory(config.sampler, config.seed)
+    sampler = plan.create_sampler_factory()
     study = SearchStudy(store.storage, config.name, sampler, plan.objectives, earlier, store.commit)
     for point in metadata["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them

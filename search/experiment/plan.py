@@ -2,12 +2,13 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
@@ -28,6 +29,7 @@ from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
 from searchlight.search.folder.locations import check_location
 from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.samplers.mixture import build_beliefs
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
 from searchlight.search.schedulers.factory import create_scheduler
@@ -71,6 +73,14 @@ class SearchPlan(HasObjectives):
     def constraints(self) -> tuple[Constraint, ...]:
         """The constraints on metrics."""
         return tuple(map(Constraint.from_text, self.config.constraint))
+
+    def create_sampler_factory(self) -> Callable[[int], BaseSampler]:
+        """Return what creates the sampler of a trial, from its number.
+
+        Raises:
+            UsageError: The sampler of the user cannot be created, or --trust names no searched parameter.
+        """
+        return sampler_factory(self.config.sampler, self.config.seed, build_beliefs(self.space, self.config.trust))
 
     @property
     def trials(self) -> int:
@@ -196,7 +206,6 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         raise UsageError("--search epochs must come with --scheduler none: the scheduler decides the number of epochs.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
-    sampler_factory(config.sampler, config.seed)  # raises now, and not once Ray has started
     judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
     schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from, config.seed)
     if uses_existing_cluster():
@@ -218,7 +227,9 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         if defaults := function_config.parse_defaults(space, command.defaults):
             config_class = function_config.build_function_config(config.set, config.search, defaults)
             space = replace(space, config_class=config_class)
-    return SearchPlan(config, source, space, schedule, objectives, command=command)
+    search_plan = SearchPlan(config, source, space, schedule, objectives, command=command)
+    search_plan.create_sampler_factory()  # raises now, and not once Ray has started
+    return search_plan
 
 
 def _find_unread_objectives(config: SearchConfig, objectives: Sequence[Objective]) -> Iterator[str]:

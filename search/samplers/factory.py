@@ -2,8 +2,8 @@
 
 import random
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import optuna
@@ -12,6 +12,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, QMCSampler, R
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.samplers.cma_es import ReplayedCmaEsSampler
+from searchlight.search.samplers.mixture import Belief, MixtureSampler
 from searchlight.search.samplers.own import create_own_sampler
 from searchlight.search.samplers.tpe import FastTPESampler, TrialTable
 
@@ -35,11 +36,13 @@ class Seeds:
         search: The seed of the search.
         trial: The seed of this trial's random numbers.
         table: What the samplers of earlier trials have read of the study.
+        beliefs: What the user believes about the parameters.
     """
 
     search: int
     trial: int
     table: TrialTable | None
+    beliefs: Mapping[str, Belief] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class SamplerKind:
 
 
 SAMPLERS = {  # by the names on the command line
+    "mixture": SamplerKind(lambda seeds: MixtureSampler(seeds.trial, seeds.table, seeds.beliefs)),
     # Independent: multivariate TPE finds worse configs (docs/search-quality.md).
     "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table)),
     "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
@@ -67,7 +71,7 @@ SAMPLERS = {  # by the names on the command line
 }
 
 
-def sampler_factory(name: str, seed: int) -> Callable[[int], BaseSampler]:
+def sampler_factory(name: str, seed: int, beliefs: Mapping[str, Belief] | None = None) -> Callable[[int], BaseSampler]:
     """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials.
 
     A sampler of the user proposes all trials of a driver, because Optuna's grid and others keep a state.
@@ -78,15 +82,21 @@ def sampler_factory(name: str, seed: int) -> Callable[[int], BaseSampler]:
     if name not in SAMPLERS:
         sampler = create_own_sampler(name, seed)
         return lambda number: sampler
-    return partial(create_sampler, name, seed, table=TrialTable())
+    return partial(create_sampler, name, seed, table=TrialTable(), beliefs=beliefs)
 
 
-def create_sampler(name: str, seed: int, number: int, table: TrialTable | None = None) -> BaseSampler:
+def create_sampler(
+    name: str,
+    seed: int,
+    number: int,
+    table: TrialTable | None = None,
+    beliefs: Mapping[str, Belief] | None = None,
+) -> BaseSampler:
     """Return the Optuna sampler `name` that proposes trial `number` of a search with `seed`.
 
     Its random numbers depend on `seed` and `number` alone, and not on earlier proposals.
     """
-    seeds = Seeds(seed, random.Random(f"{seed}-{number}").getrandbits(31), table)
+    seeds = Seeds(seed, random.Random(f"{seed}-{number}").getrandbits(31), table, beliefs or {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # these are pinned and tested
         return SAMPLERS[name].create(seeds)

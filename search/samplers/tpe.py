@@ -119,15 +119,20 @@ class FastTPESampler(TPESampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
+        if not self._has_learned(study, trial.number):
+            return self._random_sampler.sample_independent(study, trial, param_name, param_distribution)
+        return self._sample(study, trial, {param_name: param_distribution})[param_name]
+
+    def _has_learned(self, study: Study, number: int) -> bool:
+        """Split the trials that trial `number` learns from. Return False if there are too few."""
         if self._split is None:
-            trials = study.get_trials(deepcopy=False)
-            self._table.update(trials, study.directions[0])
-            indices = self._select_indices(trial.number)
+            self._table.update(study.get_trials(deepcopy=False), study.directions[0])
+            indices = self._select_indices(number)
             ended = int((self._table.groups[indices] < RUNNING).sum())
             if ended < self._n_startup_trials:
-                return self._random_sampler.sample_independent(study, trial, param_name, param_distribution)
+                return False
             self._split = self._split_indices(study, indices, ended)
-        return self._sample(study, trial, {param_name: param_distribution})[param_name]
+        return True
 
     def _select_indices(self, number: int) -> NDArray[np.int64]:
         """Return the indices of the trials that trial `number` learns from."""
@@ -153,17 +158,24 @@ class FastTPESampler(TPESampler):
         return good, np.setdiff1d(indices, good, assume_unique=True)
 
     def _sample(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        assert self._split is not None
         ((name, distribution),) = search_space.items()
-        good, others = (self._table.get_values(name, indices) for indices in self._split)
-        weights = np.ones(len(good)) if len(study.directions) > 1 else None
-        of_good = ParzenEstimator({name: good}, search_space, self._parzen_estimator_parameters, weights)
-        of_others = ParzenEstimator({name: others}, search_space, self._parzen_estimator_parameters)
+        of_good, of_others = self._estimate(study, name, distribution)
         samples = of_good.sample(self._rng.rng, self._n_ei_candidates)
         candidates, inverse = np.unique(samples[name], return_inverse=True)  # few for integers and choices
         gains = compute_log_density(of_good, name, candidates) - compute_log_density(of_others, name, candidates)
         chosen = self._compare(samples, gains[inverse])
         return {name: distribution.to_external_repr(chosen[name])}
+
+    def _estimate(
+        self, study: Study, name: str, distribution: BaseDistribution
+    ) -> tuple[ParzenEstimator, ParzenEstimator]:
+        """Return the densities of a parameter among the good trials and among the others."""
+        assert self._split is not None
+        good, others = (self._table.get_values(name, indices) for indices in self._split)
+        space, parameters = {name: distribution}, self._parzen_estimator_parameters
+        weights = np.ones(len(good)) if len(study.directions) > 1 else None
+        of_good = ParzenEstimator({name: good}, space, parameters, weights)
+        return of_good, ParzenEstimator({name: others}, space, parameters)
 
 
 def compute_log_density(estimator: ParzenEstimator, name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
 from searchlight.search.space.constraints import parse_constraint
+from searchlight.trainables.task.config import Trust
 
 
 def join_choices(value: Any) -> Any:
@@ -42,6 +43,12 @@ class SpaceOptions(Options):
         "NAME=VALUE,...",
         "Try these values right after the task's defaults, before the sampler proposes any.",
         alias="try",
+    )
+    trust: dict[str, Trust] = _space(
+        {},
+        "NAME=LEVEL",
+        "How near to its default good values of a parameter are expected: none, low, medium or high. "
+        "Default: what the task declares, else medium.",
     )
     objective: Annotated[tuple[str, ...], BeforeValidator(wrap_in_list)] = _space(
         (),

@@ -20,6 +20,7 @@ from searchlight.search.space.space_parsing import (
     validate,
 )
 from searchlight.trainables.flatten import get_nested, nest
+from searchlight.trainables.task.config import Trust
 
 MANY = 10_000  # combinations above which a space counts as infinite
 
@@ -31,6 +32,7 @@ class Parameter:
     name: str
     distribution: BaseDistribution
     when: Mapping[str, Sequence[Any]]  # by other parameter: the values, any of which it must have
+    trust: Trust = "medium"  # how near to the default good values are expected
 
     def is_active(self, known: Mapping[str, Any]) -> bool:
         """Return whether it is searched, given the values of other parameters in `known`."""
@@ -167,7 +169,7 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
     for name in (name for name in searched if name in fields):
         try:
             distribution = parse_distribution(name, str(searched[name]), fields[name])
-            parameters.append(Parameter(name, distribution, get_conditions(fields[name])))
+            parameters.append(_build_parameter(name, distribution, fields[name]))
         except UsageError as error:
             problems.extend(error.problems)
     if problems:
@@ -175,7 +177,7 @@ def resolve_space(config_class: type[BaseModel], fixed: Mapping[str, Any], searc
     for name, field in fields.items():
         declared = get_declaration(field)
         if declared is not None and name not in values and name not in searched:
-            parameters.append(Parameter(name, build_distribution(declared, field), get_conditions(field)))
+            parameters.append(_build_parameter(name, build_distribution(declared, field), field))
     for parameter in parameters:
         for parent in (parent for parent in parameter.when if parent not in fields):
             raise UsageError(f"{parameter.name} must depend on a parameter, but there is no {parent!r}.")
@@ -207,9 +209,14 @@ def restore_space(
     ]
     if gone:
         raise UsageError(*gone)
-    parameters = [Parameter(name, searched, get_conditions(fields[name])) for name, searched in distributions.items()]
+    parameters = [_build_parameter(name, searched, fields[name]) for name, searched in distributions.items()]
     kept = {name: value for name, value in fixed.items() if name in fields}
     return _build_space(config_class, parameters, kept, "the search began with what the task refuses now: ")
+
+
+def _build_parameter(name: str, distribution: BaseDistribution, field: FieldInfo) -> Parameter:
+    declared = get_declaration(field) or {}
+    return Parameter(name, distribution, get_conditions(field), declared.get("trust", "medium"))
 
 
 def _list_refused(distribution: BaseDistribution, field: FieldInfo) -> list[str]:

@@ -1,15 +1,14 @@
 """The trials of a study as its samplers see them."""
 
 import copy
-import itertools
 import operator
-import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from searchlight.search.samplers.predicted_ends import predict_ends
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.trial import (
     WORSE,
@@ -92,7 +91,7 @@ def _show_trials(
     if not several and not study.extrapolates:
         return seen
     if not several:
-        seen = _extrapolate(seen, study)
+        seen = _extrapolate(seen)
     points = [trial.values for trial in seen if trial.state == TrialState.COMPLETE]
     if not points:
         return seen
@@ -143,7 +142,7 @@ def _show_trial(trial: FrozenTrial, study: StudyWithObjectives, is_live: bool) -
     else:
         pruned = trial.state == TrialState.PRUNED and study.compared is not None
     if not paused and not pruned:
-        return trial
+        return _with_compared(trial, study) if len(study.objectives) == 1 else trial
     return _with_constraints(_as_stopped(trial, study), get_constraints(trial, study.objectives[0]))
 
 
@@ -151,36 +150,35 @@ def _as_stopped(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
     if len(study.objectives) > 1:
         point = objective_values(trial, study.objectives)
         return _with_values(trial, point) if point else trial
-    shown = copy.copy(trial)
+    shown = _with_compared(copy.copy(trial), study)
     shown.state = TrialState.PRUNED
-    if study.compared is not None:
-        shown.intermediate_values = study.compared(trial)
     return shown
 
 
-def _extrapolate(trials: Sequence[FrozenTrial], study: StudyWithObjectives) -> list[FrozenTrial]:
-    """Return `trials` with stopped trials shown as completed.
+def _with_compared(trial: FrozenTrial, study: StudyWithObjectives) -> FrozenTrial:
+    """Return `trial` with the values that trials are compared by, where they are not those of epochs."""
+    if study.compared is None or not trial.intermediate_values:
+        return trial
+    shown = copy.copy(trial)
+    shown.intermediate_values = study.compared(trial)
+    return shown
 
-    The value of a stopped trial is its last one, plus the median change of other trials from that rung to the end. The
-    change is summed from rung to rung, since few trials reach the end. So the order of trials at a rung is kept.
-    """
-    curves: dict[int, dict[int, float]] = {}
-    for trial in trials:
-        if trial.state == TrialState.COMPLETE and study.compared is not None:
-            curves[trial.number] = study.compared(trial)
-        elif trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and not _has_ended_early(trial):
-            curves[trial.number] = trial.intermediate_values
+
+def _extrapolate(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return `trials` with stopped trials shown as completed, with the values that they are predicted to end at."""
+    curves = {
+        trial.number: trial.intermediate_values
+        for trial in trials
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and not _has_ended_early(trial)
+    }
     rungs = sorted({max(curve) for curve in curves.values() if curve})
-    to_end = dict.fromkeys(rungs, 0.0)
-    for rung, above in reversed(list(itertools.pairwise(rungs))):
-        changes = [curve[above] - curve[rung] for curve in curves.values() if above in curve and rung in curve]
-        to_end[rung] = to_end[above] + (statistics.median(changes) if changes else 0.0)
-
-    def show(trial: FrozenTrial) -> FrozenTrial:
-        curve = curves.get(trial.number) if trial.state == TrialState.PRUNED else None
-        return _with_values(trial, [curve[max(curve)] + to_end[max(curve)]]) if curve else trial
-
-    return [show(trial) for trial in trials]
+    ends = predict_ends(curves, rungs)
+    return [
+        _with_values(trial, [ends[trial.number]])
+        if trial.state == TrialState.PRUNED and trial.number in ends
+        else trial
+        for trial in trials
+    ]
 
 
 def _with_values(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:

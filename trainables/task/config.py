@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from searchlight.trainables.precision import Precision, PrecisionName
+
+Trust = Literal["none", "low", "medium", "high"]
 
 
 def searchable(
@@ -20,6 +22,7 @@ def searchable(
     step: float | None = None,
     choices: Sequence[Any] | None = None,
     when: Mapping[str, Any] | None = None,
+    trust: Trust = "medium",
     description: str | None = None,
 ) -> Any:
     """Declare a config field that a search varies.
@@ -32,11 +35,14 @@ def searchable(
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
+        trust: How near to the default good values are expected. A search proposes some configs near its defaults.
         description: What the field means.
 
     Raises:
         ValueError: The range is empty, or the default does not lie in it.
     """
+    if trust not in get_args(Trust):
+        raise ValueError(f"searchable trust must be {', '.join(get_args(Trust))}, but got {trust!r}.")
     if choices is not None:
         if low is not None or high is not None or log or step is not None:
             raise ValueError("searchable must get a range or choices, but got both.")
@@ -59,6 +65,7 @@ def searchable(
         if log and low <= 0:
             raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
         space = {"low": low, "high": high, "log": log, "step": step}
+    space["trust"] = trust
     if when is not None:
         space["when"] = {name: [_to_plain(each) for each in _to_list(value)] for name, value in when.items()}
     return Field(default, description=description, json_schema_extra={"search": space})
@@ -114,7 +121,10 @@ class TaskConfig(ConfigPart):
     micro_batch_field: ClassVar[str] = ""
 
     precision: PrecisionName = searchable(
-        Precision.FP32, choices=list(Precision), description="format of the forward pass; auto: the best of the device"
+        Precision.FP32,
+        choices=list(Precision),
+        trust="none",  # no user wrote it
+        description="format of the forward pass; auto: the best of the device",
     )
     accumulation: int = Field(1, ge=1, description="micro-batches per optimizer update")
     epochs: int = Field(9, ge=1, description="epochs of a trial that is never stopped early")

@@ -137,7 +137,11 @@ def test_class_of_a_package_is_a_sampler():
         ("samplers.py:broken", "--sampler must be callable as broken(seed=0), but {} raised KeyError: 'a typo', at "),
         ("missing.py:make", "--sampler must be in a file that exists, but there is no {folder}/missing.py."),
         ("no_such_package.samplers:make", "--sampler must be callable as make(seed=0), but {} raised ModuleNotFound"),
-        ("bayes", "--sampler must be tpe, gp, cmaes, qmc, nsga2, random or like my_samplers.py:make_sampler, but got "),
+        (
+            "bayes",
+            "--sampler must be mixture, tpe, gp, cmaes, qmc, nsga2, random or like my_samplers.py:make_sampler, "
+            "but got ",
+        ),
     ],
 )
 def test_wrong_sampler_is_refused_in_a_line_before_anything_is_written(file, tmp_path, monkeypatch, name, problem):
