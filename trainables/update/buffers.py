@@ -31,6 +31,7 @@ class Buffers:
         self._watched = self._parts
         self._unseen = LOOKS
 
+    @torch.no_grad()
     def copy(self) -> list[SavedBuffer]:
         """Return a copy of the values of all buffers."""
         if not self._watched:
@@ -39,7 +40,9 @@ class Buffers:
             self._unseen -= 1
             if not self._unseen:
                 self._watched = list(dict.fromkeys(part for part, _, _ in self._find_buffers()))
-        return [SavedBuffer(part, name, buffer, buffer.clone()) for part, name, buffer in self._find_buffers()]
+        found = self._find_buffers()
+        copies = torch._foreach_clone([buffer for *_, buffer in found]) if found else ()  # in few launches on a GPU
+        return [SavedBuffer(*known, values) for known, values in zip(found, copies, strict=True)]
 
     @torch.no_grad()
     def restore(self, copied: Sequence[SavedBuffer]) -> None:
@@ -48,13 +51,16 @@ class Buffers:
         for part, name, _ in self._find_buffers():
             if (id(part), name) not in there:
                 setattr(part, name, None)
+        kept: list[tuple[Tensor, Tensor]] = []
         for part, name, buffer, values in copied:
             # A module may have replaced its buffer by a tensor of the caller, such as a batch. Do not write to that.
-            if getattr(part, name) is buffer and buffer.shape == values.shape and 0 not in buffer.stride():
-                if not torch.equal(buffer, values):  # backward raises if a saved tensor was written to
-                    buffer.detach().copy_(values)
+            is_own = getattr(part, name) is buffer and buffer.shape == values.shape
+            if is_own and buffer.layout == torch.strided and 0 not in buffer.stride():
+                kept.append((buffer, values))
             else:
                 setattr(part, name, values)
+        for buffer, values in _select_changed(kept):
+            buffer.detach().copy_(values)
 
     def broadcast(self, context: Context) -> None:
         """Copy the buffers of rank 0 to all ranks."""
@@ -81,6 +87,26 @@ class Buffers:
 
     def _find_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
+
+
+def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Return the pairs whose tensors differ, since backward raises if a saved tensor was written to.
+
+    A GPU is waited for once, and not for each pair.
+    """
+    on_gpu = [pair for pair in pairs if pair[0].device.type != "cpu"]
+    changed = [pair for pair in pairs if pair[0].device.type == "cpu" and not torch.equal(*pair)]
+    if on_gpu:
+        home = on_gpu[0][0].device
+        flags = torch.stack([_differ(*pair).to(home) for pair in on_gpu]).tolist()
+        changed += [pair for pair, differs in zip(on_gpu, flags, strict=True) if differs]
+    return changed
+
+
+def _differ(first: Tensor, second: Tensor) -> Tensor:
+    if first.element_size() == 1:  # fp8 has no comparison
+        first, second = first.view(torch.uint8), second.view(torch.uint8)
+    return (first != second).any()
 
 
 def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:

@@ -1,12 +1,16 @@
 """Test that what a forward pass changes beside gradients is as before after a window that is not applied."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables.preflight.shadow_device import shadow_cuda
 from searchlight.trainables.update import Updater
-from searchlight.trainables.update.buffers import LOOKS
+from searchlight.trainables.update.buffers import LOOKS, Buffers
 from tests.trainables.toy_models import identical, samples
+from tests.trainables.update.test_cost import HostReads
 
 
 class Keeper(nn.Module):
@@ -70,3 +74,31 @@ def test_buffer_whose_elements_share_memory_is_restored():
     updater = Updater({"sgd": torch.optim.SGD(norm.parameters(), lr=0.1)}, modules={"norm": norm})
     assert updater.update([samples(torch.nan, 1)], lambda x: (norm(x).sum(), 1)).outcome == "skipped"
     assert torch.equal(norm.shared, torch.ones(3, 2))
+
+
+def test_restored_buffers_wait_once_for_a_gpu(monkeypatch):
+    with shadow_cuda():
+        module = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(3)).to("cuda")
+        module.register_buffer("small", torch.ones(3, device="cuda").to(torch.float8_e4m3fn))
+        buffers, before = Buffers({"norms": module}), copy.deepcopy(module.state_dict())
+        held = buffers.copy()
+        module[0].running_mean += 1
+        module.small.copy_(torch.zeros(3, device="cuda"))
+        untouched = module[1].running_var._version
+        with HostReads(monkeypatch) as reads:
+            buffers.restore(held)
+        assert reads.count == 1
+        assert identical(
+            {k: v.float() for k, v in module.state_dict().items()}, {k: v.float() for k, v in before.items()}
+        )
+        assert module[1].running_var._version == untouched, "backward raises if a saved tensor was written to"
+
+
+@pytest.mark.parametrize("convert", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_buffer_is_restored_as_it_was(convert):
+    net = nn.Linear(2, 1)
+    net.register_buffer("graph", getattr(torch.eye(2), convert)())
+    updater = Updater({"sgd": torch.optim.SGD(net.parameters(), lr=0.1)}, modules={"net": net})
+    assert updater.update([samples(torch.nan, 1)], lambda x: (net(net.graph @ x).sum(), 1)).outcome == "skipped"
+    assert torch.equal(net.graph.to_dense(), torch.eye(2))
