@@ -129,6 +129,8 @@ def norm(tensors: Sequence[Tensor]) -> float:
 
 def identical(first: Any, second: Any) -> bool:
     """Whether two nested states are equal, tensors bit for bit and NaN equal to NaN."""
+    if isinstance(first, Tensor) and first.layout != torch.strided:
+        return second.layout == first.layout and identical(first.to_dense(), second.to_dense())
     if isinstance(first, Tensor):
         same_kind = isinstance(second, Tensor) and first.dtype == second.dtype and first.shape == second.shape
         # On a GPU, the counter of an optimizer's steps may be on either side.

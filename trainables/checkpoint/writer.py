@@ -97,7 +97,11 @@ def take_snapshot(state: dict[str, Any]) -> Snapshot:
     devices = set[torch.device]()
 
     def copy_tensor(path: str, value: Any) -> Any:
-        if type(value) is Tensor and _has_plain_memory(value) and id(value) not in copies:
+        if type(value) is not Tensor or value.__dict__ or id(value) in copies:
+            return value
+        if not _has_plain_memory(value):
+            copied = value.detach().clone()
+        else:
             storage = value.untyped_storage()
             key = storage.data_ptr(), storage.nbytes()
             if key not in storages:
@@ -106,17 +110,17 @@ def take_snapshot(state: dict[str, Any]) -> Snapshot:
                 devices.update([storage.device] if storage.is_cuda else [])
             copied = torch.empty(0, dtype=value.dtype, device="cpu")
             copied.set_(storages[key], value.storage_offset(), value.size(), value.stride())
-            copies[id(value)] = copied.requires_grad_(value.requires_grad)
+        copies[id(value)] = copied.requires_grad_(value.requires_grad)
         return value
 
     map_parts(state, copy_tensor)
-    copied = copy.deepcopy(state, copies)  # the rest, too
-    return Snapshot(copied, [torch.cuda.current_stream(device).record_event() for device in devices])
+    whole = copy.deepcopy(state, copies)  # copies the rest
+    return Snapshot(whole, [torch.cuda.current_stream(device).record_event() for device in devices])
 
 
 def _has_plain_memory(value: Tensor) -> bool:
     is_lazy = value.is_conj() or value.is_neg()
-    return value.layout == torch.strided and not (is_lazy or value.is_nested or value.is_quantized or value.__dict__)
+    return value.layout == torch.strided and not (is_lazy or value.is_nested or value.is_quantized)
 
 
 def _allocate(size: int, pinned: bool) -> UntypedStorage:

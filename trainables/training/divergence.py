@@ -106,9 +106,16 @@ def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Ten
         parameters, buffers: By name, all on one device, which is synchronized once.
     """
     good = {name: get_local(parameter).isfinite().all() for name, parameter in parameters.items()}
-    good |= {name: buffer.isnan().logical_not().all() for name, buffer in (buffers or {}).items()}
+    good |= {name: ~_get_values(buffer).isnan().any() for name, buffer in (buffers or {}).items()}
     flags = torch.stack(list(good.values())).tolist() if good else []
     return next((name for name, finite in zip(good, flags, strict=True) if not finite), None)
+
+
+def _get_values(buffer: Tensor) -> Tensor:
+    """Return the elements of a buffer, of a sparse one those that it has."""
+    if buffer.layout == torch.sparse_coo:
+        return buffer.coalesce().values()
+    return buffer if buffer.layout == torch.strided else buffer.values()
 
 
 def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> None:

@@ -215,3 +215,28 @@ def test_other_number_of_ranks_resumes_after_an_epoch(tmp_path):
     candidates = [str(tmp_path / "epoch-1-a.pt")]
     assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=1)[0] == tmp_path / "midway-a.pt"
     assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_trial_with_a_sparse_buffer_resumes_exactly(path, in_background):
+    class Connected(Augmented):
+        def build(self) -> None:
+            super().build()
+            self.modules["model"].register_buffer("graph", torch.eye(3).to_sparse())
+
+        def loss(self, batch: Any) -> tuple[Tensor, int]:
+            inputs, targets = batch
+            return super().loss(((self.modules["model"].graph @ inputs.T).T, targets))
+
+    expected = trials.run_uninterrupted(Connected, 2, **FULL)
+    first = make_trial(Connected, **FULL)
+    first.run_epoch()
+    if in_background:
+        first.begin_save(path)
+        first.finish_save()
+    else:
+        first.save(path)
+    assert_continues(load_trial(path, Connected, **FULL), expected)
+    first.task.modules["model"].graph = (torch.eye(3) * math.nan).to_sparse()
+    with pytest.raises(Diverged, match=r"model\.graph is not finite"):
+        first.save(path)

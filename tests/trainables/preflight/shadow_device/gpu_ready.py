@@ -236,6 +236,18 @@ class ModelOnTheCpuToo(Small):
 
 
 @ready
+class SparseBuffer(Sized):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(5, 1)
+            self.register_buffer("graph", torch.eye(5).to_sparse())
+
+        def forward(self, x):
+            return self.head(torch.sparse.mm(self.graph, x.T).T)
+
+
+@ready
 class DistributionsAndLabels(Sized):
     class Model(nn.Module):
         def __init__(self):
