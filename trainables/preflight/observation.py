@@ -117,7 +117,9 @@ class ObservedTrial:
     def _prepare(self) -> None:
         task = self.task
         self.named = get_named_parameters(task.modules)
-        self.initial_state = copy.deepcopy(task.state_dict())
+        self.phase = "train"  # in which an error of `state_dict` would be raised in a trial
+        with self._recording():
+            self.initial_state = copy.deepcopy(task.state_dict())
         self.initial = {
             id(p): p.detach().clone() for o in task.optimizers.values() for p in get_parameters(o) if not is_lazy(p)
         }

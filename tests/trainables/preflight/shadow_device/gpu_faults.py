@@ -250,6 +250,16 @@ class FunctionReturnsAGradientOfTheCpu(Small):
         return F.mse_loss(self.Double.apply(self.modules["model"](x)), y), len(x)
 
 
+@fault("Use Tensor.cpu", "state_dict")
+class StateIsConverted(Small):
+    def build(self):
+        super().build()
+        self.seen = torch.zeros((), device=self.context.device)
+
+    def state_dict(self):
+        return {"seen": self.seen.numpy().item()}
+
+
 @fault("invalid device ordinal", "loss")
 class SecondGpu(Small):
     def loss(self, batch):
