@@ -1,16 +1,17 @@
 """Search over a built-in task under several seeds of the search, and say what each search answers.
 
-Each search is the command that a user calls, with confirming runs. It is not repeated if FOLDER has its result. "gain"
-is what its answer gains over the defaults by the confirming runs, with their 90 % interval, and "shown" whether the
+Each search is the command that a user calls, with confirming runs. With --local, one process makes the same choices and
+trains the same trials, without Ray and MLflow. A search is not repeated if FOLDER has its result. "gain" is what its answer gains over the defaults by the confirming runs, with their 90 % interval, and "shown" whether the
 search calls it shown. The answer and the defaults are then trained again, under seeds that no search used: "again" is
 the difference of their last reports, with its standard error. Importances are those of the trials of all searches.
 
-    python benchmarks/models/searches.py FOLDER [--task arc] [--confirm 24] [--seeds 10] [--again 10]
+    python benchmarks/models/searches.py FOLDER [--task arc] [--confirm 24] [--seeds 10] [--again 10] [--local]
 """
 
 import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -20,17 +21,21 @@ from typing import Any
 
 import numpy as np
 import psutil
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
+from benchmarks.models.local_search import search_locally
 from benchmarks.models.task_runs import Report, train_all
 from benchmarks.recording import SEARCH, Row, Table, create_parser, print_progress, print_result
 from searchlight.search.analysis.importance import find_importances
+from searchlight.search.analysis.result import SearchResult
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.study.record import SearchRecord, build_record, load_search
 from searchlight.trainables.registry import load_class
 
 POLL_S = 0.25  # between two readings of the CPU time
+Found = tuple[dict[str, Any], SearchRecord]  # what --json prints, and all trials
 FIRST_NEW_SEED = 1000  # the seeds of searches and of their confirming runs are others
 
 
@@ -42,9 +47,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--again", type=int, default=10, help="seeds under which answers are trained again; 0: not")
     parser.add_argument("--metrics", nargs="*", default=[], help="other metrics of the trainings again")
+    parser.add_argument("--local", action="store_true", help="search in this process")
     arguments = parser.parse_args()
-    found = [search(arguments.task, arguments.confirm, seed, arguments.folder) for seed in range(arguments.seeds)]
-    records = [load_search(parse_storage(str(arguments.folder)) / f"s{seed}") for seed in range(arguments.seeds)]
+    torch.set_num_threads(1)
+    run = search_here if arguments.local else search
+    both = [run(arguments.task, arguments.confirm, seed, arguments.folder) for seed in range(arguments.seeds)]
+    found, records = [result for result, _ in both], [record for _, record in both]
     searched = [*records[0].about["defaults"]]
     rows = [describe(seed, each, searched) for seed, each in enumerate(found)]
     if arguments.again:
@@ -56,12 +64,27 @@ def main() -> None:
     print_result(figures, {"duration": "s", "cpu": "s", "shortest": "s"}, about)
 
 
-def search(task: str, confirm: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Run a search as a user does, or read its result. `duration` and `cpu` are seconds of the whole command."""
-    path = folder / f"s{seed}.json"
+def search_here(task: str, confirm: int, seed: int, folder: Path) -> Found:
+    """Search in this process, or read the result. `duration` and `cpu` are seconds of the trainings and choices."""
+    path = folder / f"s{seed}.pickle"
     if path.exists():
-        known: dict[str, Any] = json.loads(path.read_text())
+        known: Found = pickle.loads(path.read_bytes())
         return known
+    folder.mkdir(parents=True, exist_ok=True)
+    began, used = time.perf_counter(), time.process_time()
+    record = search_locally(task, confirm, seed)
+    result = SearchResult.from_record(record).as_json()
+    result |= {"duration": time.perf_counter() - began, "cpu": time.process_time() - used}
+    print_progress(describe_search(seed, result))
+    path.write_bytes(pickle.dumps((result, record)))
+    return result, record
+
+
+def search(task: str, confirm: int, seed: int, folder: Path) -> Found:
+    """Run a search as a user does, or read its result. `duration` and `cpu` are seconds of the whole command."""
+    path, place = folder / f"s{seed}.json", parse_storage(str(folder)) / f"s{seed}"
+    if path.exists():
+        return json.loads(path.read_text()), load_search(place)
     folder.mkdir(parents=True, exist_ok=True)
     options = ["--confirm", str(confirm), "--seed", str(seed), "--storage", str(folder), "--name", f"s{seed}"]
     env = os.environ | {"RAY_worker_niceness": "0"}  # by default 15: other programs on a busy machine would stop them
@@ -76,9 +99,13 @@ def search(task: str, confirm: int, seed: int, folder: Path) -> dict[str, Any]:
         result: dict[str, Any] = json.load(output)
     result |= {"duration": time.perf_counter() - began, "cpu": cpu}
     path.write_text(json.dumps(result))
+    print_progress(describe_search(seed, result))
+    return result, load_search(place)
+
+
+def describe_search(seed: int, result: Mapping[str, Any]) -> str:
     statement = result["best"]["confirmed"]["statement"]
-    print_progress(f"search {seed}: {result['duration']:.0f} s, {cpu:.0f} CPU-s, {statement}")
-    return result
+    return f"search {seed}: {result['duration']:.0f} s, {result['cpu']:.0f} CPU-s, {statement}"
 
 
 def measure_cpu(process: psutil.Popen) -> float:
