@@ -1,9 +1,10 @@
 """Search over a built-in task under several seeds of the search, and say what each search answers.
 
 Each search is the command that a user calls, with confirming runs. With --local, one process makes the same choices and
-trains the same trials, without Ray and MLflow. A search is not repeated if FOLDER has its result. "gain" is what its answer gains over the defaults by the confirming runs, with their 90 % interval, and "shown" whether the
-search calls it shown. The answer and the defaults are then trained again, under seeds that no search used: "again" is
-the difference of their last reports, with its standard error. Importances are those of the trials of all searches.
+trains the same trials, without Ray and MLflow. A search is not repeated if FOLDER has its result. "gain" is what its
+answer gains over the defaults by the confirming runs, with their 90 % interval, and "shown" whether the search calls it
+shown. The answer and the defaults are then trained again, under seeds that no search used: "again" is the difference of
+their last reports, with its standard error. Importances are those of the trials of all searches.
 
     python benchmarks/models/searches.py FOLDER [--task arc] [--confirm 24] [--seeds 10] [--again 10] [--local]
 """

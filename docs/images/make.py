@@ -1,5 +1,7 @@
 """Makes the pictures in this folder: of a search in MLflow, its report, and what its best trial drew. Needs Chromium.
 
+The programs of ARC are drawn for training puzzles, since evaluation puzzles are not to be looked at.
+
 make search
 .venv/bin/python docs/images/make.py NAME [--storage runs]
 .venv/bin/python search/run.py liquid
@@ -22,12 +24,16 @@ from playwright.sync_api import Page, sync_playwright
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
 
-from searchlight.search.analysis.best_trials import find_best  # noqa: E402  they are found now
+from searchlight.models.arc.evaluation import draw_programs, trace_program  # noqa: E402  they are found now
+from searchlight.models.arc.programs import Executor, RewardTable  # noqa: E402
+from searchlight.models.arc.puzzles import load_puzzles  # noqa: E402
+from searchlight.search.analysis.best_trials import find_best  # noqa: E402
 from searchlight.search.study.record import load_search  # noqa: E402
 from searchlight.trainables.task.images import find_best_images  # noqa: E402
 from tests.servers.mlflow import MlflowServer  # noqa: E402
 
 METRIC = "val/score"
+PUZZLES = ("72ca375d", "178fcbfb", "1f642eb9")  # solved by one operation, by a pair, and not at all
 SETTLED_MS = 2000
 VISITED = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": True, "mlflow.workflowType_v1": "machine_learning"}
 STORE = "([key, value]) => localStorage.setItem(key, JSON.stringify(value))"
@@ -40,10 +46,11 @@ def main() -> None:
     parser.add_argument("--drawn", action="store_true", help="nothing but what the best trial drew")
     given = parser.parse_args()
     storage = given.storage.absolute()
-    for picture in drawn(storage / given.name):
-        keep(picture.read_bytes(), picture.name)
     if given.drawn:
+        for picture in drawn(storage / given.name):
+            keep(picture.read_bytes(), picture.name)
         return
+    keep(programs(), "programs.png")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = MlflowServer(Path(folder), f"sqlite:///{storage / 'mlflow.db'}").start()
         try:
@@ -96,6 +103,21 @@ def drawn(folder: Path) -> list[Path]:
     pictures = find_best_images(folder / "checkpoints" / str(best.trial_id))
     assert pictures is not None
     return sorted(pictures.glob("*.png"))
+
+
+def programs() -> bytes:
+    """Draw the best programs of PUZZLES."""
+    cases = []
+    for puzzle in load_puzzles("arc-agi-1", "training", 12):
+        if puzzle.id in PUZZLES:
+            table, executor = RewardTable.build([puzzle], with_pairs=True), Executor(puzzle)
+            best = max(
+                (table.get_result(0, index) for index in range(table.is_valid.shape[1])), key=lambda one: one.value
+            )
+            cases.append(trace_program(executor, best.program, 0))
+    image = io.BytesIO()
+    Image.fromarray(draw_programs([case for case in cases if case is not None])).save(image, "png")
+    return image.getvalue()
 
 
 def keep(png: bytes, name: str) -> None:
