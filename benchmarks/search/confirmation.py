@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 from benchmarks.recording import RESULTS, Row, Table, create_parser, print_result
 from benchmarks.search.problems.hartmann import ALPHA, A, P
 from searchlight.search.analysis.confirmation import CHOSEN_FROM, estimate_confirmation
-from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
+from searchlight.search.schedulers.confirmation import default_runs, next_runs, num_finalists
 from searchlight.search.space.objectives import Objective
 
 TABLE = RESULTS / "digit_seeds.csv"  # a row per config, the defaults first: its values, and a loss for each seed
@@ -238,7 +238,7 @@ def compare_picks(simulator: Simulator | Replay, draw: Rng, runs: int) -> Outcom
     true, seen = all_trials.true[:TRIALS], all_trials.seen[:TRIALS]
     finalists = [int(number) for number in np.argsort(-seen) if number][: num_finalists(runs)]
     values: dict[int | None, dict[int, float]] = {}
-    while due := next_round(finalists, values, runs, "max"):
+    while due := next_runs(finalists, values, runs, "max"):
         shared = simulator.draw_shared(draw)
         for config, index in due:
             values.setdefault(config, {})[index] = simulator.run(draw, all_trials, config or 0, shared)

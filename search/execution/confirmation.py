@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.schedulers.confirmation import Run, default_runs, next_round, num_finalists
+from searchlight.search.schedulers.confirmation import Run, default_runs, next_runs, num_finalists
 from searchlight.search.space.fidelity import Unit, cumulative_cost
 from searchlight.search.space.objectives import Objective, select_non_dominated
 from searchlight.search.study.trial import (
@@ -102,7 +102,7 @@ class ConfirmationPlan:
     def _find_due(self, state: "_State", begun: Collection[Run] = ()) -> list[Run]:
         if state.is_futile or len(state.finalists) + (self.defaults is not None) < 2:
             return []  # there is nothing to compare
-        return next_round(
+        return next_runs(
             [finalist.number for finalist in state.finalists],
             state.values,
             state.runs,

@@ -2,7 +2,7 @@
 
 The functions keep no state: each result follows from the values of the runs. A round trains each remaining finalist
 and the defaults under one new seed, the same for all. Every second round halves the finalists (successive halving,
-Karnin et al. 2013), so that most seeds go to the best finalists.
+Karnin et al. 2013), so that most seeds go to the best finalists. Only a halving waits for all earlier runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ def num_finalists(runs: int, with_defaults: bool = True) -> int:
     return max(1, min(MOST_FINALISTS, runs // 2 - with_defaults))
 
 
-def next_round(
+def next_runs(
     finalists: Sequence[int],
     values: Mapping[int | None, Mapping[int, float]],
     runs: int,
@@ -38,10 +38,10 @@ def next_round(
     with_defaults: bool = True,
     halves: bool = True,
 ) -> list[Run]:
-    """Return the runs to start: those of the due round that have neither started nor ended.
+    """Return the runs to start, round by round: those that are due and have neither started nor ended.
 
-    The list is empty while a round is running, and after the last round. A round is due once all runs of the rounds
-    before it ended. Its finalists depend on the values of the rounds before it alone.
+    A round is due once all runs ended that decide on its finalists, which are those before the last halving. So a gang
+    waits for another one only there. The finalists of a round depend on the values of the rounds before it alone.
 
     Args:
         finalists: The numbers of trials, the best first. Of finalists with equal means, the first ones are kept.
@@ -54,6 +54,8 @@ def next_round(
         halves: Whether every second round halves the finalists. With several objectives, all finalists stay.
     """
     left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
+    due: list[Run] = []
+    is_decided = True  # whether all runs of the rounds so far have ended
     while True:
         # A config that was dropped in a later round took part until then, so no other config replaces it.
         left = [
@@ -61,15 +63,23 @@ def next_round(
             for config in left
             if config not in dropped or all(past in values.get(config, ()) for past in range(index))
         ]
-        if halves and index and index % ROUNDS == 0:
+        if halves and index and index % ROUNDS == 0 and _count_kept(left) < len(left):
+            if not is_decided:
+                return due
             left = _keep_better_half(left, values, index, mode)
         spent += len(left)
         if len(left) < 2 or spent > runs:
-            return []
-        due = [config for config in left if index not in values.get(config, ()) and config not in dropped]
-        if due:
-            return [(config, index) for config in due if (config, index) not in begun]
+            return due
+        lacking = [(config, index) for config in left if index not in values.get(config, ()) and config not in dropped]
+        is_decided = is_decided and not lacking
+        due += [run for run in lacking if run not in begun]
         index += 1
+
+
+def _count_kept(left: Sequence[int | None]) -> int:
+    """Return how many configs a halving keeps: the better half of the finalists, and the defaults; at least two."""
+    finalists = len(left) - (None in left)
+    return max(2, (finalists + 1) // 2 + (None in left))
 
 
 def _keep_better_half(
@@ -77,7 +87,6 @@ def _keep_better_half(
 ) -> list[int | None]:
     """Return the better half of the finalists by their means, and the defaults: at least two configs."""
     finalists = [config for config in left if config is not None]
-    fewest = 1 if None in left else 2
     means = {config: sum(values[config][past] for past in range(rounds)) / rounds for config in finalists}
-    best = sorted(finalists, key=lambda config: to_loss(means[config], mode))[: max(fewest, (len(finalists) + 1) // 2)]
+    best = sorted(finalists, key=lambda config: to_loss(means[config], mode))[: _count_kept(left) - (None in left)]
     return [config for config in left if config is None or config in best]

@@ -250,7 +250,7 @@ def test_runs_of_a_cut_off_search_cost_a_fifth_of_it(play, limit, finalists):
     trials = search.study.get_trials()
     assert max(max(trial.intermediate_values, default=0) for trial in trials) == 2
     due = make_plan(runs=None, limit=limit).next_runs(trials)
-    assert len(due) == finalists + 1, "and the defaults"
+    assert len({each.run.trial for each in due}) == finalists + 1, "and the defaults"
 
 
 def test_single_trial_without_defaults_is_not_confirmed(play):

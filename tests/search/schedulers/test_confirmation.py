@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.schedulers.confirmation import default_runs, next_round, num_finalists
+from searchlight.search.schedulers.confirmation import default_runs, next_runs, num_finalists
 
 FINALISTS = (7, 3, 9, 1)
 
@@ -18,7 +18,8 @@ def value_of(config, index):
 def finish(runs, finalists=FINALISTS, mode="max", value=value_of, failing=(), with_defaults=True, values=None):
     """Run all that is due, one round after the other. Return the rounds, what was dropped and the values."""
     rounds, gone, known = [], set(), values or {}
-    while due := next_round(finalists, known, runs, mode, dropped=gone, with_defaults=with_defaults):
+    while due := next_runs(finalists, known, runs, mode, dropped=gone, with_defaults=with_defaults):
+        due = [run for run in due if run[1] == due[0][1]]
         rounds.append(due)
         for config, index in due:
             if (config, index) in failing:
@@ -41,7 +42,7 @@ def test_every_second_round_halves_the_finalists():
 
 def test_all_finalists_stay_if_nothing_halves_them():
     values = {config: dict.fromkeys((0, 1), value_of(config, 0)) for config in (*FINALISTS, None)}
-    assert {config for config, _ in next_round(FINALISTS, values, 20, "max", halves=False)} == {*FINALISTS, None}
+    assert {config for config, _ in next_runs(FINALISTS, values, 20, "max", halves=False)} == {*FINALISTS, None}
 
 
 def test_finalists_with_lower_values_stay_under_min():
@@ -73,7 +74,7 @@ def test_order_of_ends_and_kills_change_no_run(seed, runs):
     expected = {run for due in finish(runs, value=lambda *run: noise[run])[0] for run in due}
     values, begun, done = {}, set(), set()
     while True:
-        due = next_round(FINALISTS, values, runs, "max", begun=begun)
+        due = next_runs(FINALISTS, values, runs, "max", begun=begun)
         assert not {*due} & (begun | done)
         begun |= {*draw.sample(due, draw.randint(min(1, len(due)), len(due)))}
         if not begun:
@@ -87,10 +88,20 @@ def test_order_of_ends_and_kills_change_no_run(seed, runs):
     assert done == expected
 
 
-def test_round_waits_until_the_one_before_it_has_ended():
-    values = {config: {0: 1.0} for config in (7, 3, 9, None)}
-    assert next_round(FINALISTS, values, 20, "max", begun=[(1, 0)]) == []
-    assert next_round(FINALISTS, values, 20, "max") == [(1, 0)]
+def test_halving_waits_until_all_runs_before_it_have_ended():
+    four = [(config, index) for index in (0, 1) for config in (*FINALISTS, None)]
+    assert next_runs(FINALISTS, {}, 20, "max") == four
+    values = {config: {0: value_of(config, 0), 1: value_of(config, 1)} for config in (7, 3, 9, None)}
+    values[1] = {0: value_of(1, 0)}
+    assert next_runs(FINALISTS, values, 20, "max", begun=[(1, 1)]) == []
+    assert next_runs(FINALISTS, values, 20, "max") == [(1, 1)]
+    values[1][1] = value_of(1, 1)
+    assert next_runs(FINALISTS, values, 20, "max") == [(config, index) for index in (2, 3) for config in (7, 9, None)]
+
+
+def test_nothing_waits_for_a_halving_that_keeps_all():
+    assert len(next_runs([7], {}, 12, "max")) == 12
+    assert len(next_runs(FINALISTS, {}, 25, "max", halves=False)) == 25
 
 
 def test_failed_finalist_gets_no_more_runs_and_no_one_replaces_it():
