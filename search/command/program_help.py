@@ -59,7 +59,8 @@ def read_options(
         launch = fill(settings, values, places)
         wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat"}
         argv = [*_select_words(strip_starter(launch.argv), folder), "--help"]
-        told = f"{shlex.join(argv)} must show the options of the program, but"
+        shown = shlex.join([*_select_words(strip_starter(words), folder), "--help"])  # without temporary paths
+        told = f"{shown} must show the options of the program, but"
         try:
             process = start_process(argv, {**launch.environment, **wide}, place, output, grace=STOP_S)
         except OSError as error:
