@@ -25,8 +25,8 @@ DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
 )
 STEERING = (
-    "status", "trials", "log",
-    "stop", "keep", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",
+    "status", "trials", "explain", "log",
+    "stop", "keep", "extend", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",
 )  # fmt: skip
 FORMAT = click.Option(
     ["--format"], type=click.Choice(["yaml", "args", "python"]), default="yaml", help="What to print. Default: yaml."

@@ -12,7 +12,9 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.command_line import Command as CommandLine
+from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.status import SCHEMA, build_status, select_trials
+from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.steering.mailbox import send, wait_for_answer
 from searchlight.search.study.record import SearchRecord, load_search
@@ -161,6 +163,30 @@ def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bo
             print("   " + ", ".join(f"{epoch}: {format_value(at)}" for epoch, at in row["curve"].items()))
 
 
+def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool) -> None:
+    """Print why trials of NAME ended as they did, where they fail, and whether the best one is shown to be real.
+
+    With --trial: where it comes from, and how it compared at each rung.
+    """
+    _, record = _load(name, storage)
+    found = explain_search(record) if trial is None else explain_trial(record, trial)
+    if as_json:
+        return print(json.dumps(found))
+    if trial is None:
+        print(f"best: {found['best']}")
+        lines = [*(f"diverged: {each}" for each in found["diverged"])]
+        return print("\n".join([*lines, *(f"infeasible: {each}" for each in found["infeasible"])]) or "no trial failed")
+    reason = f", {found['reason']}" if found["reason"] else ""
+    print(f"trial {trial}: {found['outcome']}{reason}\n{found['origin']}")
+    for rung in found["rungs"]:
+        better = rung["better"]
+        ahead = f"; better: {', '.join(map(str, better[:10]))}{', ...' if len(better) > 10 else ''}" if better else ""
+        place = f"{format_value(rung['value'])}, {rung['rank']} of {rung['of']}"
+        print(f"at {format_amount(rung['rung'])} {unit_label(record.unit)}: {place}{ahead}")
+    for command in found["commands"]:
+        print(command)
+
+
 COMMANDS = [
     CommandLine("status", params=[NAME, STORAGE, JSON], callback=_print_status, help=_print_status.__doc__),
     CommandLine(
@@ -177,11 +203,22 @@ COMMANDS = [
         callback=_print_trials,
         help=_print_trials.__doc__,
     ),
+    CommandLine(
+        "explain",
+        params=[NAME, click.Option(["--trial"], type=int, metavar="N", help="Explain this trial."), STORAGE, JSON],
+        callback=_print_explanation,
+        help=_print_explanation.__doc__,
+    ),
     CommandLine("log", params=[NAME, STORAGE, JSON], callback=_print_log, help=_print_log.__doc__),
     _create("stop", "End TRIALS at their next window, as pruned.", lambda trials: {"trials": [*trials]}, TRIALS),
     _create(
         "keep", "Train TRIALS to their full budget, whatever the scheduler says.",
         lambda trials: {"trials": [*trials]}, TRIALS,
+    ),
+    _create(
+        "extend", "Train TRIALS for more epochs than planned, whatever the scheduler says.",
+        lambda trials, epochs: {"trials": [*trials], "epochs": epochs},
+        TRIALS, click.Option(["--epochs"], type=int, required=True, help="How many more."),
     ),
     _create(
         "try", "Try a point next, such as lr=1e-3,precision=bf16. Other parameters have the task's defaults.",

@@ -200,6 +200,12 @@ class Registry:
         for entry in self._gangs.values():
             self._pass_halt(entry, number)
 
+    async def free_idle_gangs(self) -> None:
+        """Let the workers of idle gangs return, so that others have their resources. A segment starts new ones."""
+        for entry in self._gangs.values():
+            if entry.mailbox.is_idle and entry.group is not None:
+                await entry.mailbox.free()
+
     def _pass_halt(self, entry: GangEntry, number: int) -> None:
         if number in self._to_halt and (turn := entry.mailbox.find_turn(number)):
             self._to_halt.discard(number)

@@ -74,6 +74,12 @@ class Mailbox:
             self._closed = True
             self._changed.notify_all()
 
+    async def free(self) -> None:
+        """Let the present workers return. Others take the next segment."""
+        async with self._changed:
+            self._ending, self._era = "the former ones had nothing to do, and left their resources", self._era + 1
+            self._changed.notify_all()
+
     async def wait_for_segment(self, seen: int) -> tuple[int, SegmentAssignment | None]:
         """Wait for a segment after turn `seen`. Return its turn and the segment, or None if the worker must return."""
         async with self._changed:

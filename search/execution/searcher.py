@@ -235,8 +235,9 @@ class StudySearcher(Searcher):
     def _find_kept(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Return the next segment of a trial that a command keeps, or None if none of them waits."""
         for trial in trials:
-            if trial.number in self.controls.kept and trial.state == "waiting":
-                rung = next(rung for rung in self.schedule.rungs if rung > trial.total_cost)
+            if trial.number in {*self.controls.kept, *self.controls.extended} and trial.state == "waiting":
+                ends = (*self.schedule.rungs, self._get_limit(trial.number, trial.epochs))
+                rung = next(rung for rung in ends if rung > trial.total_cost)
                 return Segment("continued", trial.number, trial.epoch, rung)  # not further: the command may be undone
         return None
 
@@ -295,7 +296,14 @@ class StudySearcher(Searcher):
         return self._assign(number, 0, self.schedule.limit, [None])
 
     def _is_complete(self, number: int) -> bool:
-        return self._progress_of(self.study.get_trial(number)).is_complete(self.schedule.limit)
+        progress = self._progress_of(self.study.get_trial(number))
+        if number in self.controls.extended:
+            return progress.epoch >= self._get_limit(number, progress.epochs)
+        return progress.is_complete(self.schedule.limit)
+
+    def _get_limit(self, number: int, epochs: float) -> float:
+        """Return the largest budget of a trial of so many epochs, and of what commands have added."""
+        return min(self.schedule.limit, epochs) + self.controls.extended.get(number, 0)
 
     def _get_values_by_rung(self, trial: FrozenTrial) -> dict[int, float]:
         progress = replace(self._progress_of(trial), values=intermediate_values(trial))  # as they were reported
@@ -390,15 +398,17 @@ class StudySearcher(Searcher):
         """Return the segment of a trial from `epoch` to the cost `until`."""
         trial = self.study.get_trial(number)
         unit, epochs, budget = self.schedule.unit, max_epochs(trial), None
-        is_last = until >= min(self.schedule.limit, epochs) if unit == "epochs" else until >= self.schedule.limit
+        config = {**trial.user_attrs["config"], **trial.user_attrs.get("micro_batches", {})}
+        limit = self._get_limit(number, epochs) if unit == "epochs" else self.schedule.limit
         if unit == "epochs":
-            epochs = min(epochs, int(until))
+            config |= {"epochs": max(epochs, int(limit))} if number in self.controls.extended else {}
+            epochs = min(int(limit), int(until))
         else:
             spent = cumulative_cost(get_reports(trial), unit).get(epoch, 0.0)
             budget = SegmentBudget(report_field(unit), epoch, spent, until)
         return SegmentAssignment(
             number,
-            {**trial.user_attrs["config"], **trial.user_attrs.get("micro_batches", {})},
+            config,
             epoch,
             epochs,
             str(self.reports.checkpoints.get_trial_folder(number)),
@@ -406,5 +416,5 @@ class StudySearcher(Searcher):
             checkpoints,
             trial.user_attrs.get("copy", {}).get("checkpoint"),
             budget,
-            is_last,
+            until >= limit,
         )

@@ -116,6 +116,7 @@ def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
             "notes": plan.notes,
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
+            "rungs": [*plan.schedule.rungs],
             "units": dict(plan.source.task_class.units) if plan.source.task_class else {},
             "files": provenance.compute_digests(plan.source.modules),
             "flags": {name: asdict(flag) for name, flag in plan.command.flags.items()} if plan.command else {},

@@ -130,7 +130,9 @@ def run_on_ray(
     )
     progress.follow(searcher)
     finish = partial(stop.end_search, confirms=plan.confirmation is not None)
-    start(Steering(searcher, config.path, registry.halt_trial.remote, finish, progress.say, progress.warn))
+    free = registry.free_idle_gangs.remote
+    halt = registry.halt_trial.remote
+    start(Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free))
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)

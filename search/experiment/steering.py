@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.connection import join_thread
+from searchlight.search.execution.cluster.resources import CapacityMonitor
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.folder.locations import local_path_of
 from searchlight.search.space.initial_points import parse_named_point
@@ -24,6 +25,7 @@ from searchlight.search.steering.state import SteeringState, are_allowed, build_
 from searchlight.search.study.trial import split_trials
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.trainables.task import TaskConfig
 
 READ_S = 1.0  # interval at which the folder of commands is read
 KEEP_S = 600.0  # how long an answer lies there for its client; the log has it for good
@@ -43,6 +45,8 @@ class Steering:
         end_search: Ends the trials at their next rung, with a reason.
         say: Shows a line to the user.
         warn: Shows a warning.
+        gangs: Knows how many trials run at a time, of which commands decide.
+        free_gangs: Lets workers that train nothing leave their resources to others.
     """
 
     def __init__(
@@ -53,11 +57,15 @@ class Steering:
         end_search: Callable[[str], None],
         say: Callable[[str], None],
         warn: Callable[[str], None],
+        gangs: CapacityMonitor | None = None,
+        free_gangs: Callable[[], object] = lambda: None,
     ) -> None:
         self._study, self._space, self._limits = searcher.study, searcher.space, searcher.limits
         self._controls, self._finish_trial = searcher.controls, searcher.reports.finish_trial
         self._halt_trial, self._end_search, self._confirms = halt_trial, end_search, searcher.confirmation is not None
         self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
+        self._gangs, self._free_gangs = gangs, free_gangs
+        self._extends = issubclass(self._space.config_class, TaskConfig) and searcher.schedule.unit == "epochs"
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
         self._log = self._study.get_commands()
         self._resumed_at = len(self._log)  # budgets before that are options of the resumed search
@@ -112,15 +120,20 @@ class Steering:
             self._study.enqueue(command.args["point"])
             if command.args.get("full"):
                 self._controls.kept |= {number for number, trial in trials.items() if is_of(trial, command)}
+        if state.pause is not None or len(self._study.live) >= (self._controls.concurrency or math.inf):
+            self._free_gangs()
 
     def _use(self, state: SteeringState) -> None:
         self._controls.kept = frozenset(state.get_reasons("keep"))
+        self._controls.extended = state.get_extensions()
         self._controls.is_paused = state.pause is not None
         self._controls.concurrency = state.get_limit("concurrency")
         trials, gpu_hours = self._planned
         since = build_state(self._log[self._resumed_at :])
         self._limits.trials = since.get_limit("trials") or trials
         self._limits.stoppers.gpu_hours = since.get_limit("gpu_hours") or gpu_hours
+        if self._gangs is not None:
+            self._gangs.set_limits(self._limits.trials, self._controls.concurrency)
         regions = list_regions(state, self._space)
         self._study.allows = partial(are_allowed, regions) if regions else None
 
@@ -159,9 +172,10 @@ class Steering:
             self._log,
             self._limits.trials,
             is_over=self._limits.stopping.is_set() or self._limits.search_over.is_set(),
-            room=self._limits.room() if self._limits.room is not None else math.inf,
+            room=self._gangs.fit if self._gangs is not None else math.inf,
             resumed_at=self._resumed_at,
             confirms=self._confirms,
+            extends=self._extends,
             confirming_runs={run.number for run in runs},
         )
         try:

@@ -30,7 +30,7 @@ def build_status(record: SearchRecord) -> dict[str, Any]:
         "revision": len(record.commands),
         "trials": len(record.trials),
         "gpu_hours": sum(map(gpu_seconds_used, record.all_trials)) / HOUR,
-        "outcomes": Counter(map(_get_outcome, record.trials)),
+        "outcomes": Counter(map(get_outcome_so_far, record.trials)),
         "best": {"trial": best.trial_id, "value": best.value, "statement": statement} if best else None,
         "unfinished": [
             {"trial": trial.number, "epoch": max(intermediate_values(trial), default=0), "value": _get_last(trial)}
@@ -57,7 +57,7 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
         curve, reports = intermediate_values(trial), get_reports(trial)
         row = {
             "trial": trial.number,
-            "outcome": _get_outcome(trial),
+            "outcome": get_outcome_so_far(trial),
             "epoch": max(curve, default=0),
             "value": _get_last(trial),
             "params": trial.params,
@@ -77,7 +77,7 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
     return rows
 
 
-def _get_outcome(trial: FrozenTrial) -> str:
+def get_outcome_so_far(trial: FrozenTrial) -> str:
     """Return the outcome of a trial. One that has none yet may run, wait at a rung, or be interrupted."""
     return get_outcome(trial) if trial.state.is_finished() else "unfinished"
 

@@ -29,9 +29,11 @@ class SearchView:
         trials: All trials by number, enqueued ones included, without confirming runs.
         limit: The number of trials that the search may start.
         is_over: Whether no trial of it continues any more.
-        room: How many trials can run at a time.
+        room: How many trials the cluster can run at a time.
         resumed_at: The number of commands when the present driver began.
         confirms: Whether confirming runs follow its trials.
+        extends: Whether trials can train longer than planned.
+        confirming_runs: Numbers of trials that are confirming runs.
     """
 
     space: Space
@@ -42,6 +44,7 @@ class SearchView:
     room: float = math.inf
     resumed_at: int = 0
     confirms: bool = True
+    extends: bool = False
     confirming_runs: Container[int] = ()
 
     @property
@@ -121,6 +124,16 @@ def _check_keep(args: Mapping[str, Any], view: SearchView) -> list[str]:
     return [f"{_name_trials(args['trials'])} trains to its full budget, whatever the scheduler says"]
 
 
+def _check_extend(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if not view.extends:
+        raise UsageError("extend must be for a search over a Task with --fidelity epochs, but this one is not.")
+    if args["epochs"] < 1:
+        raise UsageError(f"--epochs must be above 0, but got {args['epochs']}.")
+    keeping = _check_keep(args, view)[0].partition(", whatever")[0]
+    warnings = ["what the task computes from its number of epochs, such as a learning rate, follows the new number"]
+    return [f"{keeping}, and {pluralize(args['epochs'], 'epoch')} more", *warnings]
+
+
 def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
     point = args["point"]
     told = ", ".join(f"{name}={value}" for name, value in point.items())
@@ -162,7 +175,7 @@ def _check_budget(args: Mapping[str, Any], view: SearchView) -> list[str]:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0, but got {value!r}.")
     warnings = []
     if given.get("concurrency", 0) > view.room:
-        warnings.append(f"at most {view.room} run at a time, as the search began")
+        warnings.append(f"the cluster has room for {view.room:g} at a time")
     if (trials := given.get("trials")) is not None and trials < view.begun:
         warnings.append(f"{view.begun} trials have begun already, and go on")
     return [", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in given.items()), *warnings]
@@ -208,6 +221,7 @@ def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
 CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {
     "stop": _check_stop,
     "keep": _check_keep,
+    "extend": _check_extend,
     "try": _check_try,
     "avoid": _check_avoid,
     "narrow": _check_narrow,

@@ -19,6 +19,7 @@ Scalar = str | float | int | bool
 OPERATIONS: Mapping[str, Mapping[str, Any]] = {
     "stop": {"trials": list[int]},
     "keep": {"trials": list[int]},
+    "extend": {"trials": list[int], "epochs": int},
     "try": {"point": dict[str, Scalar], "full": bool | None},
     "avoid": {"region": str},
     "narrow": {"ranges": dict[str, str]},
@@ -69,7 +70,7 @@ class Command:
     @property
     def subjects(self) -> frozenset[str]:
         """What the command decides on: two commands on one subject contradict each other."""
-        if self.operation in ("stop", "keep"):
+        if self.operation in ("stop", "keep", "extend"):
             return frozenset(f"trial {number}" for number in self.args["trials"])
         if self.operation == "budget":
             return frozenset(self.args)

@@ -1,7 +1,8 @@
 """What the commands to a search have changed, computed from the log alone: a resumed search continues with it."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -25,6 +26,11 @@ class SteeringState:
             number: describe_author(command) for command in self.find(operation) for number in command.args["trials"]
         }
 
+    def get_extensions(self) -> Counter[int]:
+        """Return by how many epochs trials train longer than planned, by trial number."""
+        given = (dict.fromkeys(command.args["trials"], command.args["epochs"]) for command in self.find("extend"))
+        return sum(map(Counter, given), Counter())
+
     @property
     def pause(self) -> Command | None:
         """The command that pauses the search, if it is the last one of its kind."""
@@ -42,6 +48,7 @@ class Controls:
 
     Attributes:
         kept: Numbers of trials that train to their full budget.
+        extended: The epochs by which trials train longer than that, by number.
         is_paused: Whether no segment begins.
         concurrency: How many trials may run at a time, or None.
         apply_waiting: Applies the commands that have arrived.
@@ -49,6 +56,7 @@ class Controls:
     """
 
     kept: frozenset[int] = frozenset()
+    extended: Mapping[int, int] = field(default_factory=dict)
     is_paused: bool = False
     concurrency: int | None = None
     apply_waiting: Callable[[], None] = lambda: None

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from searchlight.search.study.record import load_search
-from tests.end_to_end.processes import contains, wait_until
+from tests.end_to_end.processes import contains, find_actors, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +37,12 @@ def test_search_follows_commands_through_a_kill(make_cli):
     assert steer(cli, "avoid", "lr<0.01")[0] == 0
     assert steer(cli, "avoid", "lr<0.5")[0] == 2, "nothing would be left"
     wait_until(lambda: any(trial.params.get("lr") == 0.05 for trial in load_search(folder).trials), process)
+    assert find_actors(process, "RayTrainWorker")
+    assert steer(cli, "pause")[0] == 0
+    wait_until(lambda: not find_actors(process, "RayTrainWorker"), process)
+    assert steer(cli, "continue")[0] == 0
+    begun = len(load_search(folder).trials)
+    wait_until(lambda: len(load_search(folder).trials) > begun, process)
     assert steer(cli, "pause")[0] == 0
 
     process.send_signal(signal.SIGKILL)
@@ -55,7 +61,7 @@ def test_search_follows_commands_through_a_kill(make_cli):
     assert len(record.trials) == begun + 2
     assert all(trial.params["lr"] >= 0.01 for trial in record.trials[begun:])
     assert [entry.command.operation for entry in record.commands] == [
-        "stop", "try", "avoid", "avoid", "pause", "budget", "continue",
+        "stop", "try", "avoid", "avoid", "pause", "continue", "pause", "budget", "continue",
     ]  # fmt: skip
     assert contains(folder / "report.html", "too slow")
     assert contains(folder / "commands.json", "too slow")

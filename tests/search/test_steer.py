@@ -5,10 +5,14 @@ import json
 import pytest
 
 from searchlight.search.cli import STEERING
+from searchlight.search.reporting.explanation import explain_trial
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steer import COMMANDS
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.mailbox import FOLDER
-from tests.search.execution.searcher_harness import report
+from searchlight.search.study.record import load_search
+from tests.search.execution.searcher_harness import Config, end, report
 
 
 @pytest.fixture
@@ -67,6 +71,59 @@ def test_trials_are_chosen_by_a_condition(ended):
     assert code == 2
     assert "no trial has 'vall/loss'. Did you mean 'val/loss'?" in error
     assert "no trial of" in call("trials", *place[:-1], "--where", "val/loss<0.1")[1]
+
+
+def test_trial_is_explained_by_its_origin_its_rungs_and_its_commands(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=3)
+    study.save_metadata({"config": {"scheduler": "asha", "sampler": "tpe"}, "rungs": [1, 3]})
+    study.enqueue({"lr": 0.25})
+    for name, loss in (("t0", 0.5), ("t1", 0.9), ("t2", 0.1)):
+        searcher.suggest(name)
+        report(searcher, name, 1, loss, done=True)
+    study.record_command(LogEntry(1, Command("keep", {"trials": [1]}, "ann", "a hunch"), Answer(True, "kept")))
+    study.commit()
+    place = [tmp_path.name, "--storage", str(tmp_path.parent)]
+    told = call("explain", *place, "--trial", "0")[1].splitlines()
+    assert told == ["trial 0: unfinished", "it was to be tried first", "at 1 epochs: 0.5, 2 of 3; better: 2"]
+    found = json.loads(call("explain", *place, "--trial", "1", "--json")[1])
+    assert found["origin"] == "the sampler, tpe, proposed it when 0 trials had ended"
+    assert found["commands"] == ["keep by ann: a hunch"]
+    assert found["rungs"] == [{"rung": 1, "value": 0.9, "rank": 3, "of": 3, "better": [2, 0]}]
+    code, _, error = call("explain", *place, "--trial", "7")
+    assert (code, error) == (2, f"--trial must be a trial of {tmp_path.name}, but there is no 7.\n")
+
+
+def test_search_is_explained_by_its_best_and_its_failures(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=3)
+    place = [tmp_path.name, "--storage", str(tmp_path.parent)]
+    assert call("explain", *place)[1] == "best: no trial has a result yet\nno trial failed\n"
+    searcher.suggest("t0")
+    report(searcher, "t0", 3, 0.5, done=True)
+    searcher.suggest("t1")
+    end(searcher, "t1", "diverged", "train/loss is not finite")
+    study.commit()
+    told = call("explain", *place)[1]
+    assert "best: trial 0 has the best value of one training each. No confirming run" in told
+    assert "diverged: all 1 of 2" in told
+
+
+def test_trials_of_hyperband_are_compared_within_their_bracket(make_searcher, tmp_path):
+    _, study, _ = make_searcher(trials=1)
+    about = {"config": {"scheduler": "hyperband", "reduction_factor": 3, "sampler": "tpe"}, "rungs": [1, 3, 9]}
+    study.save_metadata(about)
+    space = resolve_space(Config, {"precision": "fp32"}, {})
+    for number in range(9):
+        study.record_config(study.ask(space)[0], {"epochs": 9})
+        for epoch in range(1, 10):
+            study.report(number, epoch, number / epoch, {"metrics": {"val/loss": number / epoch}})
+    study.commit()
+    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
+    for number in range(9):
+        bracket = schedule.get_bracket(number)
+        own = [other for other in range(9) if schedule.get_bracket(other) is bracket]
+        ranks = explain_trial(load_search(tmp_path), number)["rungs"]
+        assert [rank["rung"] for rank in ranks] == [*bracket.rungs]
+        assert all(rank["of"] == len(own) and rank["better"] == own[: own.index(number)] for rank in ranks)
 
 
 def test_command_to_a_search_that_has_ended_is_refused(ended):

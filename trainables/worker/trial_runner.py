@@ -123,8 +123,13 @@ class TrialRunner:
 
     def drop_trial_unless_continued(self, segment: SegmentAssignment | None) -> None:
         """Release the trial in memory, unless `segment` continues it. This may set `recycle_reason`."""
-        if self.training is not None and not (segment and self.held == (segment.trial, segment.epoch)):
-            self._release()
+        if self.training is None:
+            return
+        if segment is not None and self.held == (segment.trial, segment.epoch):
+            epochs = self.training.task.config.epochs
+            if segment.config.get("epochs", epochs) == epochs:  # else a command has extended the trial
+                return
+        self._release()
 
     def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         last: WorkerReport | None = None

@@ -91,7 +91,7 @@ def _count_multiples(have: Amounts, need: Amounts) -> int:
 
 
 class CapacityMonitor:
-    """Updates the number of `gangs` that may run once a second, while nodes join and leave the cluster.
+    """Updates the number of `gangs` that may run once a second, and of those that `fit`, while nodes join and leave.
 
     It also sends it to the registry. It is at least one, since a waiting gang makes a cluster grow.
     """
@@ -99,8 +99,9 @@ class CapacityMonitor:
     def __init__(
         self, options: ResourceOptions, trials: int, worker: Amounts, registry: Any, say: Callable[[str], None]
     ) -> None:
-        self._options, self._trials, self._worker, self._registry, self._say = options, trials, worker, registry, say
-        self._nodes = self.gangs = 0
+        self._options, self._worker, self._registry, self._say = options, worker, registry, say
+        self._trials, self._concurrency = trials, options.concurrency
+        self._nodes = self.gangs = self.fit = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll_cluster, daemon=True, name="capacity")
 
@@ -113,11 +114,16 @@ class CapacityMonitor:
         self._ended.set()
         join_thread(self._thread)
 
+    def set_limits(self, trials: int, concurrency: int | None) -> None:
+        """Allow other numbers of trials, in all and at a time (None: as at first), from the next poll on."""
+        self._trials, self._concurrency = trials, concurrency or self._options.concurrency
+
     def update(self) -> None:
         """Count the gangs that fit at present, and show a change."""
         nodes, growing = get_node_resources(), autoscaler_limits()
         fit = count_fitting_gangs(self._options, self._worker, nodes, growing)
-        allowed = max_gangs(self._options.concurrency, fit, growing is not None)
+        self.fit = fit
+        allowed = max_gangs(self._concurrency, fit, growing is not None)
         self._registry.set_capacity.remote(max(fit, allowed))  # the registry ends gangs beyond this number
         joined, self._nodes = len(nodes) - self._nodes, len(nodes)
         before, self.gangs = self.gangs, min(allowed, self._trials)

@@ -183,6 +183,22 @@ async def test_workers_hear_that_their_trial_is_halted(world):
 
 
 @asynchronous
+async def test_workers_of_idle_gangs_return_until_a_segment_comes(world):
+    found = await world.enter(2, up=2)
+    await found.drop("g0")
+    workers = [asyncio.create_task(found.wait_for_segment(f"g{number}", 9)) for number in range(2)]
+    await asyncio.sleep(0)
+    await found.free_idle_gangs()
+    assert (await workers[0])[1] is None
+    assert not workers[1].done(), "they train"
+    turn = await found.assign("g0", SEGMENT)
+    ended = await found.restart("g0", "gang-9")
+    assert ended.expected == "the former ones had nothing to do, and left their resources"
+    assert await found.wait_for_segment("g0", turn) == (turn + 1, SEGMENT)
+    workers[1].cancel()
+
+
+@asynchronous
 async def test_trial_is_halted_once_if_its_gang_still_starts(world):
     found = await world.enter(1, up=1)
     await found.halt_trial(7)

@@ -38,11 +38,11 @@ from tests.search.objectives import VAL_LOSS
 class Driver:
     """A searcher with commands. Files of commands are exchanged by the thread of `steering`."""
 
-    def __init__(self, made, place):
+    def __init__(self, made, place, **more):
         self.searcher, self.study, self.watching = made
         self.place, self.halted, self.ended, self.told = place, [], [], []
         self.steering = Steering(
-            self.searcher, place, self.halted.append, self.ended.append, self.told.append, self.told.append
+            self.searcher, place, self.halted.append, self.ended.append, self.told.append, self.told.append, **more
         )
         self.searcher.recover()
 
@@ -98,6 +98,23 @@ def test_kept_trial_trains_to_its_end_though_it_is_the_worst(driver):
     assert driver.give("keep", trials=[0]).undo
     segment = driver.searcher.suggest("t3")["segment"]
     assert (segment.trial, segment.epoch, segment.until) == (0, 1, 3)
+
+
+def test_extended_trial_trains_longer_than_planned(driver):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    answer = driver.give("extend", trials=[0], epochs=2)
+    assert (answer.effect, answer.undo) == ("trial 0 trains to its full budget, and 2 epochs more", False)
+    assert "such as a learning rate" in answer.warnings[0]
+    planned = driver.study.get_trial(0).user_attrs["config"]["epochs"]
+    segment = driver.searcher.suggest("t1")["segment"]
+    assert (segment.until, segment.is_last) == (3, False)
+    report(driver.searcher, "t1", 3, 0.5, done=True)
+    segment = driver.searcher.suggest("t2")["segment"]
+    assert (segment.trial, segment.epoch, segment.until, segment.is_last) == (0, 3, 5, True)
+    assert segment.config["epochs"] == max(planned, 5)
+    report(driver.searcher, "t2", 5, 0.5, done=True)
+    assert driver.outcomes() == ["completed"]
 
 
 def test_point_to_try_is_the_next_trial(driver):
@@ -188,6 +205,17 @@ def test_lower_concurrency_holds_at_the_end_of_a_segment(driver):
     assert report(driver.searcher, "t1", 1, 0.5, done=True).trial == 1, "one other runs"
 
 
+def test_paused_search_frees_idle_gangs(make_searcher, tmp_path):
+    freed = []
+    driver = Driver(make_searcher(trials=6), tmp_path, free_gangs=lambda: freed.append(len(driver.study.live)))
+    driver.searcher.suggest("t0")
+    driver.give("keep", trials=[0])
+    assert freed == []
+    driver.give("pause", drain=True)
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    assert freed == [1, 0]
+
+
 def test_finish_ends_the_search_of_this_driver(driver):
     driver.give("pause", drain=True)
     answer = driver.give("finish", why="good enough")
@@ -214,6 +242,8 @@ def test_finish_ends_the_search_of_this_driver(driver):
         ("budget", {"trials": 0}, "--trials must be above 0, but got 0"),
         ("budget", {"gpu_hours": "much"}, "--gpu-hours must be above 0, but got 'much'"),
         ("budget", {"gpu_hours": math.nan}, "--gpu-hours must be above 0, but got nan"),
+        ("extend", {"trials": [0], "epochs": 0}, "--epochs must be above 0, but got 0"),
+        ("extend", {"trials": [5], "epochs": 1}, "trial 5 must be one of the search"),
         ("continue", {}, "the search must be paused"),
         ("undo", {"command": "x"}, "there is no 'x'"),
     ],

@@ -260,3 +260,17 @@ def test_monitor_tells_how_many_gangs_may_run(configured, monkeypatch, given, li
     assert lines == [f"{line} at a time" for line in said]
     assert capacities == told
     assert monitor.gangs == min(5, told[-1])
+
+
+def test_monitor_follows_commands_that_change_concurrency(configured, monkeypatch):
+    registry = SimpleNamespace(set_capacity=SimpleNamespace(remote=lambda gangs: None))
+    monitor = CapacityMonitor(configured(concurrency="2"), 9, {"CPU": 1.0}, registry, lambda line: None)
+    monkeypatch.setattr(resources, "autoscaler_limits", lambda: None)
+    monkeypatch.setattr(resources, "get_node_resources", lambda: [node(4)])
+    found = []
+    for trials, concurrency in ((9, None), (9, 1), (9, 8), (3, 8), (9, None)):
+        monitor.set_limits(trials, concurrency)
+        monitor.update()
+        found.append(monitor.gangs)
+    assert found == [2, 1, 4, 3, 2]
+    assert monitor.fit == 4
