@@ -1,6 +1,7 @@
 """The command searchlight, which an installation provides: run, check, resume, report and list searches."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ SET = [parameter for parameter in run.PARAMETERS if parameter.name == "set"]
 DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
 )
+SCRIPTS = ("report", "ui")
 STEERING = (
     "status", "trials", "explain", "log",
     "stop", "keep", "extend", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",
@@ -37,12 +39,11 @@ class _Group(click.Group):
     """The commands. Those that read a study are imported on use only, since their imports take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "report", *STEERING]
+        return [*super().list_commands(ctx), *SCRIPTS, *STEERING]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name == "report":
-            from searchlight.search.report import main
-
+        if name in SCRIPTS:
+            main: click.Command = import_module(f"searchlight.search.{name}").main
             return main
         if name in STEERING:
             from searchlight.search.steer import COMMANDS

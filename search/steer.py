@@ -2,23 +2,20 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from searchlight.search.errors import UsageError
-from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.command_line import Command as CommandLine
 from searchlight.search.reporting.explanation import explain_search, explain_trial
+from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import SCHEMA, build_status, select_trials
 from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.steering.command import Command, LogEntry, get_author
-from searchlight.search.steering.mailbox import send, wait_for_answer
-from searchlight.search.study.record import SearchRecord, load_search
-from searchlight.trainables.filesystem.paths import StoragePath
+from searchlight.search.study.record import SearchRecord
 
 NAME = click.Argument(["name"])
 STORAGE = click.Option(["--storage"], metavar="PLACE", default="runs", help="Folder or bucket of the searches.")
@@ -58,24 +55,15 @@ def _create(
         as_json: bool,
         **own: Any,
     ) -> None:
-        place, record = _load(name, storage)
+        search = RunningSearch(name, storage)
         made = Command(operation, build(**own), author, why, revision, is_preview)
         made = replace(made, id=id) if id else made
-        is_running = bool(record.drivers) and record.drivers[-1][1] is None
-        if not is_running:
-            raise UsageError(
-                f"{record.name} must run, but has ended. Resume it first: searchlight resume {record.name}"
-            )
-        send(place, made)
-        answer = wait_for_answer(place, made, wait)
-        if answer is None:  # the driver may have answered after this client was killed, or just now
-            answer = next((entry for entry in load_search(place).commands if entry.command.id == made.id), None)
-        _print_answer(place, made, answer, as_json)
+        _print_answer(search.name, made, search.send(made, wait), as_json)
 
     return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=help)
 
 
-def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, as_json: bool) -> None:
+def _print_answer(name: str, made: Command, entry: LogEntry | None, as_json: bool) -> None:
     """Print the answer. Exit with code 2 if the command is refused, and with 1 if no driver has answered."""
     if entry is not None and as_json:
         print(json.dumps({"schema": SCHEMA, **entry.as_json()}))
@@ -83,11 +71,11 @@ def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, as_
         text = entry.answer.effect if entry.answer.accepted else f"refused: {entry.answer.effect}"
         print("\n".join([text, *(f"warning: {line}" for line in entry.answer.warnings)]))
         if entry.answer.undo and not made.is_preview:
-            print(f"take it back: searchlight undo {place.name} {made.id}")
+            print(f"take it back: searchlight undo {name} {made.id}")
     else:
         print(
             f"no driver has answered yet: the command {made.id} waits. If the search was killed, it is applied after: "
-            f"searchlight resume {place.name}",
+            f"searchlight resume {name}",
             file=sys.stderr,
         )
         raise click.exceptions.Exit(1)
@@ -95,28 +83,13 @@ def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, as_
         raise click.exceptions.Exit(2)
 
 
-def _load(name: str, storage: str) -> tuple[StoragePath, SearchRecord]:
-    place = resolve_place(name, parse_storage(storage))
-    return place, load_search(place)
-
-
-def _split_pairs(pairs: Sequence[str]) -> dict[str, str]:
-    """Return NAME=VALUE texts as a dict. Several may be one text, separated by commas."""
-    parts: list[str] = []
-    for text in pairs:
-        for part in text.split(","):
-            if "=" in part or not parts:
-                parts.append(part)
-            else:
-                parts[-1] += f",{part}"  # of a list of choices, such as precision=fp32,bf16
-    if wrong := [part for part in parts if part.find("=") < 1]:
-        raise UsageError(f"a value must be like lr=0.001, but got {wrong[0]!r}.")
-    return dict(part.split("=", 1) for part in parts)
+def _load(name: str, storage: str) -> SearchRecord:
+    return RunningSearch(name, storage).load()
 
 
 def _print_log(name: str, storage: str, as_json: bool) -> None:
     """Print who changed the search NAME, when, why, and with what effect."""
-    _, record = _load(name, storage)
+    record = _load(name, storage)
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "commands": [entry.as_json() for entry in record.commands]}))
     for entry in record.commands:
@@ -130,7 +103,7 @@ def _print_log(name: str, storage: str, as_json: bool) -> None:
 
 def _print_status(name: str, storage: str, as_json: bool) -> None:
     """Print the state of the search NAME, also while it runs: its budget, the best trial, unfinished trials."""
-    _, record = _load(name, storage)
+    record = _load(name, storage)
     status = build_status(record)
     if as_json:
         return print(json.dumps(status))
@@ -149,7 +122,7 @@ def _print_status(name: str, storage: str, as_json: bool) -> None:
 
 def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
     """Print the trials of the search NAME as a table, or as JSON."""
-    _, record = _load(name, storage)
+    record = _load(name, storage)
     rows = select_trials(record, where, curves)
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "trials": rows}))
@@ -168,7 +141,7 @@ def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool
 
     With --trial: where it comes from, and how it compared at each rung.
     """
-    _, record = _load(name, storage)
+    record = _load(name, storage)
     found = explain_search(record) if trial is None else explain_trial(record, trial)
     if as_json:
         return print(json.dumps(found))
@@ -222,7 +195,7 @@ COMMANDS = [
     ),
     _create(
         "try", "Try a point next, such as lr=1e-3,precision=bf16. Other parameters have the task's defaults.",
-        lambda pairs, full: {"point": _split_pairs(pairs), "full": full},
+        lambda pairs, full: {"point": split_pairs(pairs), "full": full},
         PAIRS, click.Option(["--full"], is_flag=True, help="Train it to its full budget."),
     ),
     _create(
@@ -231,7 +204,7 @@ COMMANDS = [
     ),
     _create(
         "narrow", "Propose trials within ranges only, such as lr=1e-4..1e-2 or precision=bf16.",
-        lambda pairs: {"ranges": _split_pairs(pairs)}, PAIRS,
+        lambda pairs: {"ranges": split_pairs(pairs)}, PAIRS,
     ),
     _create(
         "budget", "Change the budget of the search.",

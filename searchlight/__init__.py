@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
+    from searchlight.search.experiment.background import start
     from searchlight.search.experiment.runner import resume, run
+    from searchlight.search.reporting.running_search import RunningSearch
     from searchlight.search.study.record import load_search
     from searchlight.trainables.command.hook.searchlight_hook import params, report, should_stop
     from searchlight.trainables.task import Task, TaskConfig, searchable
 
 __version__ = "0.1.0"
 __all__ = [
+    "RunningSearch",
     "SearchConfig",
     "Task",
     "TaskConfig",
@@ -26,9 +29,11 @@ __all__ = [
     "run",
     "searchable",
     "should_stop",
+    "start",
 ]
 
 _MODULES = {
+    "RunningSearch": "search.reporting.running_search",
     "SearchConfig": "search.config",
     "Task": "trainables.task",
     "TaskConfig": "trainables.task",
@@ -39,6 +44,7 @@ _MODULES = {
     "run": "search.experiment",
     "searchable": "trainables.task",
     "should_stop": "trainables.command.hook.searchlight_hook",
+    "start": "search.experiment",
 }
 
 

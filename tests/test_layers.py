@@ -13,7 +13,7 @@ FORBIDDEN = {
 # Highest first. A package may import those of lower lines, and none of its own line.
 LAYERS = [
     ("search.cli", "search.task_template"),
-    ("search.run", "search.report", "search.steer"),
+    ("search.run", "search.report", "search.steer", "search.ui"),
     ("search.experiment",),
     ("search.reporting",),
     ("search.config",),
@@ -53,13 +53,14 @@ LAYERS = [
 ]
 RANK = {package: rank for rank, line in enumerate(reversed(LAYERS)) for package in line}
 PRIVATE_LIBRARIES = ("ray", "optuna", "torch")
-# Names of the standard library, and the id of a trial of Optuna, which has no other name.
+# Names of the standard library and of Jupyter, and the id of a trial of Optuna, which has no other name.
 ALLOWED = {
     "_DummyThread",
     "_current_frames",
     "_exit",
     "_fields",
     "_replace",
+    "_repr_html_",
     "_run_exitfuncs",
     "_run_module_as_main",
     "_shutdown",

@@ -42,6 +42,7 @@ from searchlight.search.folder.locations import process_folder
 from searchlight.search.formatting import pluralize, resume_hint
 from searchlight.search.reporting.console.progress import Progress
 from searchlight.search.reporting.console.tables import SafeStream
+from searchlight.search.reporting.live_page import PAGE, LivePage
 from searchlight.search.reporting.parquet import ParquetCallback
 from searchlight.search.space.search_space import Space
 from searchlight.search.space.stop_condition import StopCondition
@@ -114,7 +115,9 @@ def run_on_ray(
     tracker = start(create_tracker(config, plan.options, plan.source.modules, study, progress.warn, nodes))
     start(_forward_stop(stop, registry, tracker))
     stoppers = build_stoppers(plan, worker, stop, progress.warn)
-    observers = (tracker, progress, watchdog, exporter)
+    page = start(LivePage(config.local_path, progress.warn, config.path, study.get_record()))
+    progress.say(f"page: {config.path / PAGE}, from the first report on")
+    observers = (tracker, progress, watchdog, exporter, page)
     audit = follow_audit(services, plan, study, registry, progress, stop)
     limits = _build_limits(plan, stop, stoppers, capacity, audit)
     attempt = f"{time.time_ns():x}"
@@ -132,7 +135,8 @@ def run_on_ray(
     finish = partial(stop.end_search, confirms=plan.confirmation is not None)
     free = registry.free_idle_gangs.remote
     halt = registry.halt_trial.remote
-    start(Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free))
+    steering = start(Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free))
+    page.commands = steering.log
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)
     stuck = _end_if_stuck(searcher, (tracker, exporter), progress, config.path)

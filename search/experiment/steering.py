@@ -47,6 +47,9 @@ class Steering:
         warn: Shows a warning.
         gangs: Knows how many trials run at a time, of which commands decide.
         free_gangs: Lets workers that train nothing leave their resources to others.
+
+    Attributes:
+        log: The commands so far with their answers.
     """
 
     def __init__(
@@ -67,15 +70,15 @@ class Steering:
         self._gangs, self._free_gangs = gangs, free_gangs
         self._extends = issubclass(self._space.config_class, TaskConfig) and searcher.schedule.unit == "epochs"
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
-        self._log = self._study.get_commands()
-        self._resumed_at = len(self._log)  # budgets before that are options of the resumed search
+        self.log = self._study.get_commands()
+        self._resumed_at = len(self.log)  # budgets before that are options of the resumed search
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._answers: SimpleQueue[LogEntry] = SimpleQueue()
         self._halted: set[int] = set()  # live trials that were asked to stop
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
-        self._use(build_state(self._log))  # trials follow once the searcher has recovered
+        self._use(build_state(self.log))  # trials follow once the searcher has recovered
         if self._controls.is_paused:
             warn(f"the search is paused until: searchlight continue {place.name}")
 
@@ -86,9 +89,9 @@ class Steering:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         join_thread(self._thread)
-        if self._log:
+        if self.log:
             with suppress(OSError):  # the study has the log, and what comes next reports a full disk
-                write_atomic(self._folder / LOG, json.dumps([entry.as_json() for entry in self._log], indent=1))
+                write_atomic(self._folder / LOG, json.dumps([entry.as_json() for entry in self.log], indent=1))
 
     def apply_waiting(self) -> None:
         """Apply the commands that have arrived. Call this in the thread that writes to the study."""
@@ -101,9 +104,9 @@ class Steering:
 
     def update_trials(self) -> None:
         """Bring trials and limits into the state that the log describes. Further calls have no effect."""
-        if not self._log:  # the usual search, whose trials need not be looked at after each segment
+        if not self.log:  # the usual search, whose trials need not be looked at after each segment
             return
-        state = build_state(self._log)
+        state = build_state(self.log)
         self._use(state)
         trials = {trial.number: trial for trial in self._study.get_trials()}
         self._halted &= self._study.live
@@ -129,7 +132,7 @@ class Steering:
         self._controls.is_paused = state.pause is not None
         self._controls.concurrency = state.get_limit("concurrency")
         trials, gpu_hours = self._planned
-        since = build_state(self._log[self._resumed_at :])
+        since = build_state(self.log[self._resumed_at :])
         self._limits.trials = since.get_limit("trials") or trials
         self._limits.stoppers.gpu_hours = since.get_limit("gpu_hours") or gpu_hours
         if self._gangs is not None:
@@ -145,18 +148,18 @@ class Steering:
                 command = replace(command, args={**command.args, "point": point})
         except UsageError as error:
             problem = " ".join(error.problems)
-        if (known := next((entry for entry in self._log if entry.command.id == command.id), None)) is not None:
+        if (known := next((entry for entry in self.log if entry.command.id == command.id), None)) is not None:
             if known.command.is_same(command):  # its client was killed before it saw the answer
                 return known
             problem = f"an id must be new, but {command.id} is that of {known.command.operation}, {known.revision}."
-            return LogEntry(len(self._log), command, Answer(False, problem))
+            return LogEntry(len(self.log), command, Answer(False, problem))
         answer = Answer(False, problem) if problem else self._check(command)
-        entry = LogEntry(len(self._log) + 1, command, answer)
+        entry = LogEntry(len(self.log) + 1, command, answer)
         if command.is_preview:
-            return LogEntry(len(self._log), command, answer)
+            return LogEntry(len(self.log), command, answer)
         self._study.record_command(entry)
         self._study.commit()
-        self._log.append(entry)
+        self.log.append(entry)
         if answer.accepted:
             self._say(f"{command.operation} by {command.author}: {answer.effect}")
             self.update_trials()
@@ -169,7 +172,7 @@ class Steering:
         view = SearchView(
             self._space,
             {trial.number: trial for trial in searched},
-            self._log,
+            self.log,
             self._limits.trials,
             is_over=self._limits.stopping.is_set() or self._limits.search_over.is_set(),
             room=self._gangs.fit if self._gangs is not None else math.inf,

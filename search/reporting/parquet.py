@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +21,6 @@ from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.flatten import flatten
 
 FILE = "trials.parquet"
-EVERY_S = 3.0
-SHARE = 0.02  # largest share of the time spent on writing
 OURS: dict[str, type] = {  # always present, so that columns and types do not change during a search
     "trial_id": int,
     "purpose": str,
@@ -135,15 +133,24 @@ def _to_array(values: list[Any], expected: set[type]) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-class ParquetCallback(TrialCallback):
-    """Observes a search and writes new reports to trials.parquet every few seconds, in a thread.
+class FileCallback(TrialCallback):
+    """Observes a search and writes a file about its trials every few seconds, in a thread.
 
     Args:
         folder: The folder of the file.
         say: Shows a line if the file cannot be written.
         location: The location of the search, if it is not `folder`.
         earlier: The trials of a resumed search.
+
+    Attributes:
+        file: The name of the file.
+        every_s: The shortest time between two writings.
+        share: The largest share of the driver's time that they take.
     """
+
+    file: ClassVar[str]
+    every_s: ClassVar[float]
+    share: ClassVar[float]
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class ParquetCallback(TrialCallback):
         location: StoragePath | None = None,
         earlier: Sequence[FrozenTrial] = (),
     ) -> None:
-        self._path = folder / FILE
+        self._path = folder / self.file
         self._say = say
         self._place = location or folder
         self._trials = {trial.number: trial for trial in earlier}
@@ -163,15 +170,14 @@ class ParquetCallback(TrialCallback):
         self._failure = ""
         self._thread = threading.Thread(target=self._run, daemon=True, name="export")
 
-    def __enter__(self) -> "ParquetCallback":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._over.set()
         self._thread.join()
-        if self._changed.is_set():
-            self._write(f"{report_command(self._place)} writes it again")
+        self.close()
 
     def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
         is_known = trial.number in self._trials
@@ -180,22 +186,52 @@ class ParquetCallback(TrialCallback):
             self._changed.set()
 
     def _run(self) -> None:
-        pause = EVERY_S
+        pause = self.every_s
         while not self._over.wait(pause):
             if self._changed.is_set():
-                pa.array([0.0])  # imports pandas before the time is measured
+                self.prepare()
                 start = time.thread_time()
                 self._write("the search continues")
-                pause = max(EVERY_S, (time.thread_time() - start) / SHARE)
+                pause = max(self.every_s, (time.thread_time() - start) / self.share)
 
     def _write(self, then: str) -> None:
         self._changed.clear()
         trials = list(self._trials.values())  # copied, since the search adds trials
         try:
-            write_parquet(sorted(trials, key=lambda trial: trial.number), self._path)
+            self.write(sorted(trials, key=lambda trial: trial.number))
             self._failure = ""
         except (OSError, pa.ArrowException) as error:  # e.g. a full disk, or a value without a Parquet type
             self._changed.set()
             if then != self._failure:
-                self._say(f"{self._place / FILE} cannot be written: {error}; {then}")
+                self._say(f"{self._place / self.file} cannot be written: {error}; {then}")
             self._failure = then
+
+    def prepare(self) -> None:
+        """Import what `write` needs, whose time does not count."""
+
+    def write(self, trials: Sequence[FrozenTrial]) -> None:
+        """Write the file about `trials`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write what the file lacks at the end of the search."""
+
+
+class ParquetCallback(FileCallback):
+    """Writes new reports to trials.parquet."""
+
+    file, every_s, share = FILE, 3.0, 0.02
+
+    def prepare(self) -> None:
+        pa.array([0.0])  # imports pandas
+
+    def write(self, trials: Sequence[FrozenTrial]) -> None:
+        write_parquet(trials, self._path)
+
+    def close(self) -> None:
+        if self._changed.is_set():
+            self._write(f"{report_command(self._place)} writes it again")

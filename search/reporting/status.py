@@ -17,6 +17,11 @@ SCHEMA = 1  # the version of all that is printed as JSON
 HOUR = 3600.0
 
 
+def is_running(record: SearchRecord) -> bool:
+    """Return whether the last driver of a search has not ended. It may have been killed."""
+    return bool(record.drivers) and record.drivers[-1][1] is None
+
+
 def build_status(record: SearchRecord) -> dict[str, Any]:
     """Return the state of a search as JSON: budget, best trial, unfinished trials, and the number of commands."""
     state = build_state(record.commands)
@@ -25,7 +30,7 @@ def build_status(record: SearchRecord) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "name": record.name,
-        "running": bool(record.drivers) and record.drivers[-1][1] is None,
+        "running": is_running(record),
         "paused": state.pause is not None,
         "revision": len(record.commands),
         "trials": len(record.trials),

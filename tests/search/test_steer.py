@@ -5,7 +5,10 @@ import json
 import pytest
 
 from searchlight.search.cli import STEERING
+from searchlight.search.errors import UsageError
+from searchlight.search.reporting import running_search
 from searchlight.search.reporting.explanation import explain_trial
+from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steer import COMMANDS
@@ -163,3 +166,25 @@ def test_id_that_no_driver_would_read_is_refused(killed):
     assert code == 2
     assert "id must be letters, digits, '_' or '-', but got '../mine'" in error
     assert not (killed / FOLDER).exists(), "nothing is sent"
+
+
+def test_python_sees_what_the_command_line_sees(ended):
+    search = RunningSearch(ended.name, str(ended.parent))
+    assert search.status() == json.loads(call("status", ended.name, "--storage", str(ended.parent), "--json")[1])
+    assert [*search.trials("val/loss<0.6").trial] == [0]
+    assert search.trials().lr.notna().all()
+    assert search.best() is None, "no trial has ended"
+    assert search.explain(1)["rungs"] == [], "it has kept no rungs"
+    assert search.log()[0].command.why == "lunch"
+    assert "0.5" in search._repr_html_()
+
+
+def test_python_is_told_why_a_command_is_refused(ended):
+    with pytest.raises(UsageError, match="must run, but has ended"):
+        RunningSearch(ended).stop(1)
+
+
+def test_python_is_told_that_no_driver_answers(killed, monkeypatch):
+    monkeypatch.setattr(running_search, "WAIT_S", 0.0)
+    with pytest.raises(TimeoutError, match="no driver has answered yet"):
+        RunningSearch(killed).pause()

@@ -7,6 +7,18 @@
   const PAPER = 680; // pixels: A4 and Letter without their margins
   const LEAST = 100; // below, the page is hidden, or between two sizes
 
+  // The page of a search that runs loads itself again, where it was, unless somebody selects or types something.
+  scrollTo(0, history.state?.place ?? scrollY);
+  const refresh = 1000 * document.body.dataset.refresh;
+  const isUsed = () => !getSelection().isCollapsed || [...document.querySelectorAll("input")].some((each) => each.value);
+  if (refresh) {
+    setInterval(() => {
+      if (document.hidden || isUsed()) return;
+      history.replaceState({ place: scrollY }, "");
+      location.reload();
+    }, refresh);
+  }
+
   function colored(value, style) {
     if (typeof value === "string") {
       return value.startsWith("var(--") ? style.getPropertyValue(value.slice(4, -1)).trim() : value;

@@ -69,14 +69,19 @@ SECTIONS = (
 )
 
 
-def render_report(record: SearchRecord, command: str = "") -> str:
+def render_report(record: SearchRecord, command: str = "", refresh_s: int = 0, controls: str = "") -> str:
     """Return the HTML report of `record`.
 
     Args:
-        command: The command that starts the search again.
+        command: The command that starts the search again, or a line about a search that runs.
+        refresh_s: How often the page loads itself again, for a search that runs. Its section of importances, which
+            takes longer than all others, is left out then.
+        controls: HTML before the sections.
     """
-    sections = [section for make in SECTIONS if (section := make(record)) is not None]
-    return render_page(record.name, _format_subtitle(record), sections, _collect_facts(record), command)
+    makers = [make for make in SECTIONS if not (refresh_s and make is param_importances.build)]
+    sections = [section for make in makers if (section := make(record)) is not None]
+    facts = _collect_facts(record)
+    return render_page(record.name, _format_subtitle(record), sections, facts, command, refresh_s, controls)
 
 
 def _format_subtitle(record: SearchRecord) -> str:

@@ -44,6 +44,8 @@ def render_page(
     sections: Sequence[Section],
     facts: Sequence[tuple[str, str]] = (),
     command: str = "",
+    refresh_s: int = 0,
+    controls: str = "",
 ) -> str:
     """Return the HTML of a page. All arguments are plain text.
 
@@ -52,6 +54,8 @@ def render_page(
         sections: In reading order.
         facts: Key figures: a label and a value each.
         command: Shown for copying into a terminal.
+        refresh_s: How often the page loads itself again. 0: never.
+        controls: HTML before the sections.
     """
     figures = [figure for section in sections for figure in section.figures]
     indices = iter(range(len(figures)))
@@ -69,12 +73,13 @@ def render_page(
 <style>
 {theme.render_css()}{_read_asset("report.css")}</style>
 </head>
-<body>
+<body data-refresh="{refresh_s}">
 <header>
 <h1>{escape(title)}</h1>
 <p>{escape(subtitle)}</p>
 {f"<pre>{escape(command)}</pre>" if command else ""}
 </header>
+{controls}
 {f'<dl class="facts">{tiles}</dl>' if tiles else ""}
 <main>
 {body}

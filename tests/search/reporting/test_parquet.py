@@ -137,7 +137,7 @@ class Searched:
 
 @pytest.fixture
 def searched(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "EVERY_S", 0.02)
+    monkeypatch.setattr(ParquetCallback, "every_s", 0.02)
     searched, write = Searched(tmp_path), parquet.write_parquet
 
     def write_and_tell(trials, path):
@@ -177,7 +177,7 @@ def test_file_follows_the_search_and_is_always_readable(searched):
 
 
 def test_file_has_everything_at_the_end(searched, monkeypatch, tmp_path):
-    monkeypatch.setattr(parquet, "EVERY_S", 3600.0)
+    monkeypatch.setattr(ParquetCallback, "every_s", 3600.0)
     with searched.exporter:
         searched.run_trial()
         assert not searched.path.exists()
@@ -218,7 +218,7 @@ def test_full_disk_is_told_once_and_keeps_the_last_file(searched):
 
 
 def test_failure_at_the_end_is_told_with_a_command(searched, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "EVERY_S", 3600.0)
+    monkeypatch.setattr(ParquetCallback, "every_s", 3600.0)
     searched.path.mkdir()
     with searched.exporter:
         searched.run_trial()

@@ -1,7 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
+from searchlight.search.reporting import live_page
 from searchlight.search.reporting.html.report import write_report
 from searchlight.search.reporting.html.theme import DARK, LIGHT
+from tests.end_to_end.processes import wait_until
 from tests.search.reporting.html.page_studies import many
 
 VIEWS = {
@@ -90,3 +94,17 @@ def test_figures_follow_the_color_scheme_and_print_light(opened):
     shown.evaluate("dispatchEvent(new Event('afterprint'))")
     wait_for_axis_color(shown, DARK["faint"])
     assert shown.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.slow
+def test_live_page_loads_itself_again_and_keeps_its_place(chromium, tmp_path, monkeypatch):
+    monkeypatch.setattr(live_page, "REFRESH_S", 1)
+    file = tmp_path / "report.html"
+    file.write_text(live_page.render_live(many(40)))
+    context = chromium.new_context(offline=True, **VIEWS["light"])
+    shown = context.new_page()
+    shown.goto(file.as_uri())
+    shown.evaluate("scrollTo(0, 700)")
+    file.write_text(live_page.render_live(replace(many(40), name="renamed")))
+    wait_until(lambda: shown.title() == "renamed" and shown.evaluate("scrollY") == 700, seconds=30)
+    context.close()

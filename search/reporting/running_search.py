@@ -1,0 +1,150 @@
+"""A search as Python code looks at it and changes it, also while another process runs it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.reporting.explanation import explain_search, explain_trial
+from searchlight.search.reporting.status import build_status, is_running, select_trials
+from searchlight.search.steering.command import Command, LogEntry, get_author
+from searchlight.search.steering.mailbox import send, wait_for_answer
+from searchlight.search.study.record import SearchRecord, load_search
+from searchlight.trainables.filesystem.paths import StoragePath
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+WAIT_S = 20.0  # for the answer of the driver
+
+
+class RunningSearch:
+    """A search by its folder, or by its name in the folder `storage`.
+
+    The commands are those of the command line. They return the driver's answer with its place in the log.
+
+    Raises:
+        UsageError: A command is refused, or the search does not run.
+        TimeoutError: No driver has answered. The command waits for the next one.
+    """
+
+    def __init__(self, name: str | StoragePath, storage: str = "runs") -> None:
+        self.place = resolve_place(name, parse_storage(storage)) if isinstance(name, str) else name
+        self.name = self.place.name
+
+    def load(self) -> SearchRecord:
+        """Return the present record of the search."""
+        return load_search(self.place)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `searchlight status --json` prints."""
+        return build_status(self.load())
+
+    def trials(self, where: str = "") -> "DataFrame":
+        """Return a row for each trial that meets a condition, such as "val/loss<0.3 and epoch>3"."""
+        from pandas import DataFrame
+
+        rows = select_trials(self.load(), where)
+        return DataFrame([{**row, **row.pop("params")} for row in rows])
+
+    def explain(self, trial: int | None = None) -> dict[str, Any]:
+        """Return what `searchlight explain --json` prints."""
+        return explain_search(self.load()) if trial is None else explain_trial(self.load(), trial)
+
+    def best(self) -> dict[str, Any] | None:
+        """Return the best trial so far, or the confirmed one, with its value, config and checkpoint."""
+        record = self.load()
+        best = find_confirmed_best(record, confirm(record))
+        return asdict(best) if best else None
+
+    def log(self) -> list[LogEntry]:
+        """Return the commands so far with their answers."""
+        return [*self.load().commands]
+
+    def stop(self, *trials: int, why: str = "") -> LogEntry:
+        return self.give("stop", {"trials": [*trials]}, why)
+
+    def keep(self, *trials: int, why: str = "") -> LogEntry:
+        return self.give("keep", {"trials": [*trials]}, why)
+
+    def extend(self, *trials: int, epochs: int, why: str = "") -> LogEntry:
+        return self.give("extend", {"trials": [*trials], "epochs": epochs}, why)
+
+    def try_(self, point: Mapping[str, Any], full: bool = False, why: str = "") -> LogEntry:
+        return self.give("try", {"point": dict(point), "full": full}, why)
+
+    def avoid(self, region: str, why: str = "") -> LogEntry:
+        return self.give("avoid", {"region": region}, why)
+
+    def narrow(self, ranges: Mapping[str, str], why: str = "") -> LogEntry:
+        return self.give("narrow", {"ranges": dict(ranges)}, why)
+
+    def budget(self, why: str = "", **limits: float) -> LogEntry:
+        return self.give("budget", limits, why)
+
+    def pause(self, drain: bool = False, why: str = "") -> LogEntry:
+        return self.give("pause", {"drain": drain}, why)
+
+    def continue_(self, why: str = "") -> LogEntry:
+        return self.give("continue", {}, why)
+
+    def finish(self, why: str = "") -> LogEntry:
+        return self.give("finish", {}, why)
+
+    def undo(self, command: str, why: str = "") -> LogEntry:
+        return self.give("undo", {"command": command}, why)
+
+    def give(self, operation: str, args: Mapping[str, Any], why: str = "", author: str = "") -> LogEntry:
+        """Give a command, and return its accepted answer."""
+        command = Command(operation, args, author or get_author(), why)
+        entry = self.send(command)
+        if entry is None:
+            raise TimeoutError(f"no driver has answered yet: the command {command.id} to {self.name} waits")
+        if not entry.answer.accepted:
+            raise UsageError(entry.answer.effect)
+        return entry
+
+    def send(self, command: Command, wait_s: float | None = None) -> LogEntry | None:
+        """Send a command, and return its answer, accepted or not, or None if no driver has answered in time.
+
+        Raises:
+            UsageError: The search does not run, or the command has another form.
+        """
+        if not is_running(self.load()):
+            raise UsageError(f"{self.name} must run, but has ended. Resume it first: searchlight resume {self.name}")
+        send(self.place, command)
+        entry = wait_for_answer(self.place, command, WAIT_S if wait_s is None else wait_s)
+        if entry is not None:
+            return entry
+        # The driver may have answered after an earlier client was killed, or just now.
+        return next((entry for entry in self.log() if entry.command.id == command.id), None)
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows each time: the state and the table of the trials so far."""
+        try:
+            record = self.load()
+        except UsageError as error:  # it has not begun
+            return f"<p>{escape(str(error))}</p>"
+        return SearchResult.from_record(record)._repr_html_()
+
+
+def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE texts as a dict. Several may be one text, separated by commas.
+
+    Raises:
+        UsageError: A text has another form.
+    """
+    parts: list[str] = []
+    for text in pairs:
+        for part in text.split(","):
+            if "=" in part or not parts:
+                parts.append(part)
+            else:
+                parts[-1] += f",{part}"  # of a list of choices, such as precision=fp32,bf16
+    if wrong := [part for part in parts if part.find("=") < 1]:
+        raise UsageError(f"a value must be like lr=0.001, but got {wrong[0]!r}.")
+    return dict(part.split("=", 1) for part in parts)

@@ -1,0 +1,49 @@
+"""A search in a thread of a script, which looks at it and changes it meanwhile."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json
+import searchlight
+from searchlight.search.errors import UsageError
+
+try:
+    searchlight.start(searchlight.SearchConfig(task="missing.py:Toy"))
+except UsageError as error:
+    refused = str(error)
+config = searchlight.SearchConfig(
+    task="toy.py:Toy", name="behind", trials=200, concurrency=1, scheduler="asha", confirm=0, no_preflight=True,
+    set={"pause_s": 0.3, "precision": "fp32"},
+)
+search = searchlight.start(config)
+tried = search.try_({"lr": 0.05}, full=True)
+finished = search.finish(why="enough is known")
+result = search.wait()
+print(json.dumps({
+    "refused": refused,
+    "effect": tried.answer.effect,
+    "stopped": result.stopped,
+    "running": search.status()["running"],
+    "commands": [entry.command.operation for entry in search.log()],
+    "best": search.best(),
+    "trials": [*map(int, search.trials().trial)],
+}))
+"""
+
+
+def test_script_starts_a_search_and_changes_it(make_cli):
+    cli = make_cli()
+    (cli.folder / "script.py").write_text(SCRIPT)
+    done = cli.run(script=cli.folder / "script.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "missing.py" in found["refused"]
+    assert found["effect"].startswith("the next trial has lr=0.05")
+    assert "enough is known" in found["stopped"]
+    assert found["commands"] == ["try", "finish"]
+    assert not found["running"]
+    assert found["trials"] == [*range(len(found["trials"]))]

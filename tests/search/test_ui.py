@@ -1,0 +1,107 @@
+"""The pages of a storage folder in a real browser, and what the server refuses."""
+
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from searchlight.search.experiment.steering import Steering
+from searchlight.search.ui import PageServer
+from tests.end_to_end.processes import wait_until
+from tests.search.execution.searcher_harness import report
+
+
+@pytest.fixture
+def driver(make_searcher, tmp_path):
+    """A searcher whose driver has begun and follows commands. A trial has reported."""
+    searcher, study, _ = make_searcher(trials=6)
+    study.record_driver_start(1.0)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.5)
+    study.commit()
+    with Steering(searcher, tmp_path, print, print, print, print):
+        yield searcher
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Serves the folder of the search."""
+    servers = []
+
+    def start(**options):
+        servers.append(PageServer(tmp_path.parent, **options))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def ask(address, form=None, **headers):
+    """The status of a request, and its text."""
+    data = None if form is None else urllib.parse.urlencode(form).encode()
+    request = urllib.request.Request(address, data, {key.title(): value for key, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.mark.slow
+def test_button_of_the_page_gives_a_command(chromium, driver, serve, tmp_path):
+    context = chromium.new_context()
+    shown = context.new_page()
+    shown.set_default_timeout(60_000)
+    shown.goto(serve(steers=True).address)
+    shown.get_by_role("link", name=tmp_path.name).click()
+    tries = shown.locator("form", has=shown.get_by_role("button", name="try"))
+    tries.get_by_placeholder("lr=").fill("lr=0.25")
+    tries.get_by_placeholder("why").fill("a hunch")
+    tries.get_by_role("button").click(no_wait_after=True)
+    wait_until(lambda: driver.apply_commands() or driver.study.get_commands())
+    status = shown.get_by_role("status")
+    wait_until(lambda: "the next trial has lr=0.25" in status.inner_text())
+    shown.locator("form", has=shown.get_by_role("button", name="stop")).get_by_placeholder("trials").fill("7")
+    shown.get_by_role("button", name="stop").click(no_wait_after=True)
+    wait_until(lambda: driver.apply_commands() or len(driver.study.get_commands()) == 2)
+    wait_until(lambda: "refused: trial 7 must be one of the search" in status.inner_text())
+    assert "a hunch" in shown.content(), "the page has the log"
+    assert driver.study.get_commands()[0].command.why == "a hunch"
+    context.close()
+
+
+def test_list_and_page_are_read_with_the_token_alone(driver, serve, tmp_path):
+    server = serve()
+    status, text = ask(server.address)
+    assert (status, f'<a href="{tmp_path.name}">' in text) == (200, True)
+    assert "runs, unless it was killed: 1 unfinished" in text
+    status, text = ask(server.address + tmp_path.name)
+    assert (status, "the search runs; written at" in text, "<form" in text) == (200, True, False)
+    assert ask(server.address.replace(server.token, "guessed"))[0] == 403
+    assert ask(server.address, host=f"evil.example:{server.server_port}")[0] == 403
+    assert ask(server.address + "..%2f..%2fetc")[0] == 404
+
+
+def test_command_from_elsewhere_is_refused(driver, serve, tmp_path):
+    quiet, steered = serve(), serve(steers=True)
+    form = {"operation": "pause"}
+    for server, origin in ((quiet, None), (steered, "http://evil.example"), (steered, "null"), (steered, "")):
+        own = f"http://127.0.0.1:{server.server_port}" if origin is None else origin
+        assert ask(server.address + tmp_path.name, form, origin=own)[0] == 403
+    own = f"http://127.0.0.1:{steered.server_port}"
+    _, text = ask(steered.address + tmp_path.name, {"operation": "undo"}, origin=own)
+    assert "refused: operation must be one of try, stop, keep, pause, continue, finish" in text
+    _, text = ask(steered.address + tmp_path.name, {"operation": "stop", "text": "x"}, origin=own)
+    assert "refused: trials must be numbers such as 3 7" in text
+    assert driver.study.get_commands() == []
+
+
+def test_one_search_alone_is_shown(driver, serve, tmp_path):
+    server = serve(name="another")
+    assert ask(server.address + tmp_path.name)[0] == 404
+    assert "There is none" in ask(server.address)[1]
