@@ -12,6 +12,7 @@ from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import PACKAGE
 
 PROGRAM = "searchlight"
+SCHEMA = 1  # the version of all that is printed as JSON: docs/schemas
 DISTRIBUTION = "searchlight-hpo"  # on the package index, where searchlight is another product
 SCRIPTS = {"run": "run.py", "resume": "run.py --resume", "list": "run.py --list", "report": "report.py"}
 

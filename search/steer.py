@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.formatting import SCHEMA, format_duration, format_value
 from searchlight.search.reporting.console.command_line import Command as CommandLine
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
-from searchlight.search.reporting.status import SCHEMA, build_status, select_trials
+from searchlight.search.reporting.status import build_status, select_trials
 from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.study.record import SearchRecord

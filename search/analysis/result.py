@@ -17,7 +17,7 @@ from searchlight.search.analysis.confirmed_best import (
 from searchlight.search.analysis.divergence import Divergence, find_divergence
 from searchlight.search.analysis.infeasibility import ViolatedConstraint, find_violated_constraints
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.formatting import format_value
+from searchlight.search.formatting import SCHEMA, format_value
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_outcome, get_segments, intermediate_values, objective_values
 
@@ -137,6 +137,7 @@ class SearchResult:
         """Return the object that `--json` prints."""
         front = {} if self.front is None else {"front": [asdict(trial) for trial in self.front]}
         return {
+            "schema": SCHEMA,
             "name": self.name,
             "outcomes": self.outcomes,
             "best": self._best_as_json() if self.best else None,

@@ -9,7 +9,8 @@ from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
-from searchlight.search.reporting.status import SCHEMA, get_outcome_so_far
+from searchlight.search.formatting import SCHEMA
+from searchlight.search.reporting.status import get_outcome_so_far
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.fidelity import cumulative_cost
 from searchlight.search.steering.state import build_state, describe_author, is_of

@@ -8,12 +8,12 @@ from optuna.trial import FrozenTrial
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError, suggest_nearest
+from searchlight.search.formatting import SCHEMA
 from searchlight.search.steering.region import parse_region
 from searchlight.search.steering.state import build_state
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_outcome, get_reports, gpu_seconds_used, intermediate_values
 
-SCHEMA = 1  # the version of all that is printed as JSON
 HOUR = 3600.0
 
 

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
-from searchlight.search.cli import STEERING
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.cli import STEERING, searchlight
 from searchlight.search.errors import UsageError
 from searchlight.search.reporting import running_search
 from searchlight.search.reporting.explanation import explain_trial
@@ -16,6 +18,7 @@ from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.mailbox import FOLDER
 from searchlight.search.study.record import load_search
 from tests.search.execution.searcher_harness import Config, end, report
+from tests.search.output_schemas import check_output
 
 
 @pytest.fixture
@@ -41,8 +44,6 @@ def killed(make_searcher, tmp_path):
 
 def call(name, *arguments):
     """Run a command, and return its exit code and what it printed."""
-    from click.testing import CliRunner
-
     command = next(command for command in COMMANDS if command.name == name)
     done = CliRunner().invoke(command, arguments)
     return done.exit_code, done.stdout, done.stderr
@@ -55,15 +56,16 @@ def test_commands_of_searchlight_are_those_that_are_made():
 def test_log_tells_who_asked_what_and_why(ended):
     place = ["--storage", str(ended.parent)]
     assert "pause by ann (lunch): paused" in call("log", ended.name, *place)[1]
-    found = json.loads(call("log", ended.name, *place, "--json")[1])
+    found = check_output("log", call("log", ended.name, *place, "--json")[1])
     assert (found["schema"], found["commands"][0]["command"]["why"]) == (1, "lunch")
 
 
 def test_trials_are_chosen_by_a_condition(ended):
     place = [ended.name, "--storage", str(ended.parent), "--json"]
-    rows = json.loads(call("trials", *place)[1])["trials"]
+    rows = check_output("trials", call("trials", *place)[1])["trials"]
     assert [row["trial"] for row in rows] == [0, 1]
-    chosen = json.loads(call("trials", *place, "--where", "val/loss<0.6 and epoch>=1", "--curves")[1])["trials"]
+    condition = ["--where", "val/loss<0.6 and epoch>=1", "--curves"]
+    chosen = check_output("trials", call("trials", *place, *condition)[1])["trials"]
     assert [row["trial"] for row in chosen] == [0]
     assert chosen[0]["curve"] == {"1": 0.5}
     assert [row["outcome"] for row in rows] == ["unfinished", "unfinished"]
@@ -88,7 +90,7 @@ def test_trial_is_explained_by_its_origin_its_rungs_and_its_commands(make_search
     place = [tmp_path.name, "--storage", str(tmp_path.parent)]
     told = call("explain", *place, "--trial", "0")[1].splitlines()
     assert told == ["trial 0: unfinished", "it was to be tried first", "at 1 epochs: 0.5, 2 of 3; better: 2"]
-    found = json.loads(call("explain", *place, "--trial", "1", "--json")[1])
+    found = check_output("explain_trial", call("explain", *place, "--trial", "1", "--json")[1])
     assert found["origin"] == "the sampler, tpe, proposed it when 0 trials had ended"
     assert found["commands"] == ["keep by ann: a hunch"]
     assert found["rungs"] == [{"rung": 1, "value": 0.9, "rank": 3, "of": 3, "better": [2, 0]}]
@@ -108,6 +110,13 @@ def test_search_is_explained_by_its_best_and_its_failures(make_searcher, tmp_pat
     told = call("explain", *place)[1]
     assert "best: trial 0 has the best value of one training each. No confirming run" in told
     assert "diverged: all 1 of 2" in told
+    assert check_output("explain", call("explain", *place, "--json")[1])["infeasible"] == []
+    assert check_output("status", call("status", *place, "--json")[1])["best"]["trial"] == 0
+    result = SearchResult.from_record(load_search(tmp_path)).as_json()
+    assert check_output("result", result)["divergence"][0]["diverged"] == 1
+    printed = CliRunner().invoke(searchlight, ["list", "--storage", str(tmp_path.parent), "--json"]).stdout
+    (own,) = [each for each in check_output("list", printed) if each["name"] == tmp_path.name]
+    assert own["best"]["value"] == 0.5
 
 
 def test_trials_of_hyperband_are_compared_within_their_bracket(make_searcher, tmp_path):

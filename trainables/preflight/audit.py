@@ -99,7 +99,7 @@ class AuditResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {**asdict(self), "has_errors": self.has_errors}
+        return {"schema": 1, **asdict(self), "has_errors": self.has_errors}
 
 
 class Audit:

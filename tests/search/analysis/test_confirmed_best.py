@@ -1,7 +1,6 @@
 """What a search with confirming runs shows of them, wherever it is shown."""
 
 import io
-import json
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -19,6 +18,7 @@ from searchlight.search.reporting.parquet import write_parquet
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import load_search
 from searchlight.search.tracking.description import render_description
+from tests.search.output_schemas import check_output
 from tests.search.stored_studies import Search
 
 
@@ -85,7 +85,7 @@ def test_equal_runs_under_new_seeds_confirm_nothing(search, tmp_path, values, is
 
 def test_json_has_the_estimate_of_the_confirmed_trial(search):
     confirm_all(search)
-    told = json.loads(json.dumps(result_of(search).as_json()))
+    told = check_output("result", result_of(search).as_json())
     confirmed = told["best"]["confirmed"]
     low, high = confirmed["interval"]
     assert low < confirmed["mean"] < high
@@ -100,7 +100,7 @@ def test_json_has_the_estimate_of_the_confirmed_trial(search):
 
 
 def test_json_of_an_unconfirmed_search_says_nothing_of_it(search):
-    told = result_of(search).as_json()
+    told = check_output("result", result_of(search).as_json())
     assert "confirmed" not in told["best"]
     assert "confirmations" not in told
     assert (told["best"]["trial_id"], "run" in told["best"]) == (1, False)

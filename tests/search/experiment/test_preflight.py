@@ -44,6 +44,7 @@ from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.precision import Precision, find_supported_precisions
 from searchlight.trainables.task import Task, TaskConfig, searchable
+from tests.search.output_schemas import check_output
 
 TASKS = Path(__file__).parents[2] / "tasks"
 TOY = f"{TASKS / 'toy.py'}:Toy"
@@ -327,7 +328,7 @@ def test_audit_runs_in_its_process_and_leaves_its_costs(tmp_path, capsys):
     planned = plan(config)
     assert load_estimate(planned) is None
     audit = run_preflight(planned)
-    assert not audit["has_errors"], audit["findings"]
+    assert not check_output("audit", audit)["has_errors"], audit["findings"]
     assert [cost["where"] for cost in audit["costs"]][:3] == ["", "all lowest", "all highest"]
     assert audit["costs"][0]["samples"] == 16
     assert load_estimate(planned) == estimate(planned, audit)

@@ -1,6 +1,5 @@
 """Commands to a searcher, driven as Tune drives it, without processes: what they change, and what refuses them."""
 
-import json
 import math
 import random
 import time
@@ -33,6 +32,7 @@ from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.worker.messages import EpochReport
 from tests.search.execution.searcher_harness import hand_on, interrupt, report, searcher_over
 from tests.search.objectives import VAL_LOSS
+from tests.search.output_schemas import check_output
 
 
 class Driver:
@@ -366,7 +366,7 @@ def test_files_of_commands_are_read_and_answered(driver):
         entry = wait_for_answer(driver.place, command, 60.0)
     assert entry.answer.accepted
     assert read_requests(driver.place, pytest.fail) == []
-    stored = json.loads(json.dumps(entry.as_json()))
+    stored = check_output("answered", {"schema": 1, **entry.as_json()})
     assert stored["command"]["id"] == command.id
     assert not (driver.place / FOLDER / f"{command.id}{REQUEST}").exists()
 
