@@ -25,7 +25,7 @@ SET = [parameter for parameter in run.PARAMETERS if parameter.name == "set"]
 DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
 )
-SCRIPTS = ("report", "ui")
+SCRIPTS = ("report", "ui", "mcp")
 STEERING = (
     "status", "trials", "explain", "log",
     "stop", "keep", "extend", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",

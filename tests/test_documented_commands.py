@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from searchlight.search import cli, report, run, steer
+from searchlight.search import cli, mcp, report, run, steer, ui
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.experiment import runner
 from searchlight.search.experiment.plan import build_space
@@ -101,7 +101,7 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
 
 
 def test_every_option_that_a_page_names_exists():
-    commands = (*SCRIPTS.values(), *cli.searchlight.commands.values(), *steer.COMMANDS)
+    commands = (*SCRIPTS.values(), *cli.searchlight.commands.values(), *steer.COMMANDS, ui.main, mcp.main)
     known = {name for command in commands for parameter in command.params for name in parameter.opts}
     benchmarks = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
     known |= OF_OTHER_PROGRAMS | {"--help"} | {*re.findall(r"\"(--[a-z-]+)\"", benchmarks)}

@@ -103,3 +103,15 @@ def test_functions_of_examples_report_what_they_learn():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["ray_function"]["loss"] < 0.5
     assert found["lightning_module"]["val_loss"] < 0.5
+
+
+@pytest.mark.slow
+def test_agent_keeps_the_edit_that_confirming_runs_show_to_help(make_cli):
+    cli = make_cli("agent")
+    env = {**cli.env, "PYTHONPATH": str(EXAMPLES.parent)}
+    command = [sys.executable, str(EXAMPLES / "agent" / "research.py")]
+    done = subprocess.run(command, cwd=cli.folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    log = json.loads(done.stdout.splitlines()[-1])
+    assert [hypothesis["kept"] for hypothesis in log] == [False, True]
+    assert load_search(cli.folder / "runs" / "edit2").about["config"]["warm_start"]

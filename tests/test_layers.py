@@ -13,7 +13,7 @@ FORBIDDEN = {
 # Highest first. A package may import those of lower lines, and none of its own line.
 LAYERS = [
     ("search.cli", "search.task_template"),
-    ("search.run", "search.report", "search.steer", "search.ui"),
+    ("search.run", "search.report", "search.steer", "search.ui", "search.mcp"),
     ("search.experiment",),
     ("search.reporting",),
     ("search.config",),

@@ -23,6 +23,7 @@ class Mailbox:
         self._ending = ""
         self._era = 0  # of workers; dead workers that still wait must not take segments of new ones
         self._closed = False
+        self._freed = False  # also those of the present workers that ask for a segment later
         self._changed = asyncio.Condition()
         self._reports: asyncio.Queue[Delivery] = asyncio.Queue()
         self._progress: dict[int, int] = {}
@@ -58,7 +59,7 @@ class Mailbox:
         """
         reached: Reached = "begun" if self._taken == self._turn else "assigned"
         ending, self._ending = self._ending, ""
-        self._era += 1
+        self._era, self._freed = self._era + 1, False
         self._heard_at.clear()
         done = self._segment is None
         await self._start_turn(self._segment)
@@ -77,15 +78,17 @@ class Mailbox:
     async def free(self) -> None:
         """Let the present workers return. Others take the next segment."""
         async with self._changed:
-            self._ending, self._era = "the former ones had nothing to do, and left their resources", self._era + 1
+            self._ending, self._freed = "the former ones had nothing to do, and left their resources", True
             self._changed.notify_all()
 
     async def wait_for_segment(self, seen: int) -> tuple[int, SegmentAssignment | None]:
         """Wait for a segment after turn `seen`. Return its turn and the segment, or None if the worker must return."""
         async with self._changed:
             era = self._era
-            await self._changed.wait_for(lambda: self._closed or self._era != era or self._has_segment_after(seen))
-            if self._closed or self._era != era:
+            await self._changed.wait_for(
+                lambda: self._closed or self._freed or self._era != era or self._has_segment_after(seen)
+            )
+            if self._closed or self._freed or self._era != era:
                 return self._turn, None
             if self._taken != self._turn:
                 self._taken, self._taken_at, self._moved_at = self._turn, time.time(), time.monotonic()

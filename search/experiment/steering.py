@@ -75,6 +75,8 @@ class Steering:
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._answers: SimpleQueue[LogEntry] = SimpleQueue()
         self._halted: set[int] = set()  # live trials that were asked to stop
+        self._enqueued: set[str] = set()  # ids of the commands whose points are tried
+        self._full: dict[str, int] = {}  # the trial of each of them that trains to its full budget
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
@@ -104,14 +106,12 @@ class Steering:
 
     def update_trials(self) -> None:
         """Bring trials and limits into the state that the log describes. Further calls have no effect."""
-        if not self.log:  # the usual search, whose trials need not be looked at after each segment
-            return
-        state = build_state(self.log)
-        self._use(state)
-        trials = {trial.number: trial for trial in self._study.get_trials()}
+        if len(self.log) != self._num_used:
+            self._use(build_state(self.log))
+        state = self._state
         self._halted &= self._study.live
         for number, reason in state.get_reasons("stop").items():
-            if number in trials and trials[number].state == TrialState.RUNNING:
+            if self._study.get_trial(number).state == TrialState.RUNNING:
                 if number in self._study.live:
                     self._halt(number)
                 else:
@@ -119,15 +119,21 @@ class Steering:
         if state.pause is not None and not state.pause.args.get("drain"):
             for number in sorted(self._study.live):
                 self._halt(number)
-        for command in state.find("try"):
-            self._study.enqueue(command.args["point"])
-            if command.args.get("full"):
-                self._controls.kept |= {number for number, trial in trials.items() if is_of(trial, command)}
+        for command in state.find("try"):  # looked up once each, since there may be thousands of trials
+            if command.id not in self._enqueued:
+                self._enqueued.add(command.id)
+                self._study.enqueue(command.args["point"])
+            if command.args.get("full") and command.id not in self._full:
+                for trial in self._study.get_trials():
+                    if is_of(trial, command):
+                        self._full[command.id] = trial.number
+                self._controls.kept |= {*self._full.values()}
         if state.pause is not None or len(self._study.live) >= (self._controls.concurrency or math.inf):
             self._free_gangs()
 
     def _use(self, state: SteeringState) -> None:
-        self._controls.kept = frozenset(state.get_reasons("keep"))
+        self._state, self._num_used = state, len(self.log)
+        self._controls.kept = frozenset({*state.get_reasons("keep"), *self._full.values()})
         self._controls.extended = state.get_extensions()
         self._controls.is_paused = state.pause is not None
         self._controls.concurrency = state.get_limit("concurrency")

@@ -190,6 +190,7 @@ async def test_workers_of_idle_gangs_return_until_a_segment_comes(world):
     await asyncio.sleep(0)
     await found.free_idle_gangs()
     assert (await workers[0])[1] is None
+    assert (await found.wait_for_segment("g0", 9))[1] is None, "another rank may ask later"
     assert not workers[1].done(), "they train"
     turn = await found.assign("g0", SEGMENT)
     ended = await found.restart("g0", "gang-9")

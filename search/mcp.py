@@ -1,0 +1,53 @@
+"""The MCP server, by which agents look at searches and change them."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from searchlight.search.errors import UsageError
+from searchlight.search.folder.locations import parse_storage
+from searchlight.search.reporting.agent_tools import AgentTools
+from searchlight.search.reporting.console.command_line import Command as CommandLine
+
+READ_ONLY = ("list_searches", "get_state", "get_trials", "get_curve", "explain", "wait")
+CHANGING = ("propose", "steer")
+
+
+@click.command("mcp", cls=CommandLine)
+@click.option("--storage", metavar="PLACE", default="runs", help="Folder or bucket of the searches. Default: runs.")
+@click.option("--allow-steering", is_flag=True, help="Let the agent change running searches.")
+@click.option("--as", "author", default="agent", metavar="AUTHOR", help="The agent's name in the log. Default: agent.")
+@click.option("--share", type=click.FloatRange(0, 1), default=0.3, help="Share of trials it may propose. Default: 0.3.")
+@click.option("--gpu-hours", type=click.FloatRange(0), metavar="H", help="GPU-hours that its trials may take.")
+def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hours: float | None) -> None:
+    """Serve the searches of a folder to an agent by MCP, over standard input and output.
+
+    It can only read, unless --allow-steering is given.
+    """
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
+    except ImportError as error:
+        raise UsageError('mcp must be installed, but is not: pip install "searchlight-hpo[mcp]".') from error
+
+    def tell_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the tool with the errors that an agent should read. The server hides others."""
+
+        @wraps(tool)
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return tool(*args, **options)
+            except UsageError as error:
+                raise ToolError(str(error)) from error
+
+        return call
+
+    tools = AgentTools(parse_storage(storage), allow_steering, author, share, gpu_hours)
+    server = MCPServer("searchlight", instructions="Hyperparameter searches. Conclude from confirmed values alone.")
+    for name in (*READ_ONLY, *(CHANGING if allow_steering else ())):
+        annotations = ToolAnnotations(read_only_hint=name in READ_ONLY)
+        server.add_tool(tell_errors(getattr(tools, name)), annotations=annotations)
+    server.run()

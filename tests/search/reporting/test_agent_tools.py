@@ -1,0 +1,141 @@
+"""What an agent sees of a search that runs, and what it may change."""
+
+import json
+import threading
+
+import pytest
+
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment.steering import Steering
+from searchlight.search.reporting.agent_tools import STATE_BYTES, AgentTools
+from tests.search.execution.searcher_harness import end, report
+
+
+class Driver:
+    """A searcher whose driver has begun, and which follows commands in a thread."""
+
+    def __init__(self, searcher, place):
+        self.searcher, self.name = searcher, place.name
+        self.lock, self.over = threading.Lock(), threading.Event()
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+
+    def follow(self):
+        while not self.over.wait(0.02):
+            self.call(self.searcher.apply_commands)
+
+    def call(self, function, *arguments, **options):
+        """Call a function of the searcher, whose study one thread uses at a time."""
+        with self.lock:
+            function(*arguments, **options)
+            self.searcher.study.commit()
+
+
+@pytest.fixture
+def driver(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=10)
+    study.save_metadata({"config": {"trials": 10, "sampler": "tpe", "scheduler": "asha"}, "rungs": [1, 3]})
+    study.record_driver_start(1.0)
+    made = Driver(searcher, tmp_path)
+    made.call(searcher.suggest, "t0")
+    made.call(report, searcher, "t0", 1, 0.5, done=True)
+    with Steering(searcher, tmp_path, print, print, print, print):
+        made.thread.start()
+        yield made
+        made.over.set()
+        made.thread.join()
+
+
+@pytest.fixture
+def tools(driver, tmp_path):
+    return AgentTools(tmp_path.parent, steers=True, author="agent:test")
+
+
+def test_agent_that_may_only_read_changes_nothing(driver, tmp_path):
+    tools = AgentTools(tmp_path.parent)
+    for change in (lambda: tools.propose(driver.name, [{"lr": 0.1}], ""), lambda: tools.steer(driver.name, "pause")):
+        with pytest.raises(UsageError, match="must be started with --allow-steering"):
+            change()
+    assert driver.name in tools.list_searches()["searches"]
+    assert tools.get_trials(driver.name, "lr>=0")["in_all"] == 1
+    assert tools.get_curve(driver.name, [0]) == {"curves": {"0": {1: 0.5}}}
+    assert tools.explain(driver.name, 0)["rungs"][0]["rank"] == 1
+    assert "no trial has a result yet" in tools.explain(driver.name)["best"]
+    with pytest.raises(UsageError, match=r"name must be one of list_searches, but got '\.\./x'"):
+        tools.get_state("../x")
+    with pytest.raises(UsageError, match="there is no 7"):
+        tools.get_curve(driver.name, [7])
+
+
+def test_command_is_previewed_and_then_committed_once(driver, tools):
+    found = tools.steer(driver.name, "budget", {"trials": 8}, why="enough")
+    assert found["effect"] == "trials 8"
+    assert driver.searcher.study.get_commands() == []
+    entry = tools.steer(driver.name, token=found["token"])
+    assert (entry["answer"]["accepted"], entry["command"]["author"], entry["command"]["why"]) == (
+        True, "agent:test", "enough",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="token must be that of a preview"):
+        tools.steer(driver.name, token=found["token"])
+    with pytest.raises(UsageError, match="trial 9 must be one of the search"):
+        tools.steer(driver.name, "stop", {"trials": [9]})
+    with pytest.raises(UsageError, match="use propose"):
+        tools.steer(driver.name, "try", {"point": {"lr": 0.1}})
+
+
+def test_preview_that_another_command_has_overtaken_is_refused(driver, tools):
+    first, second = tools.steer(driver.name, "budget", {"trials": 8}), tools.steer(driver.name, "budget", {"trials": 9})
+    assert tools.steer(driver.name, token=first["token"])["answer"]["accepted"]
+    answer = tools.steer(driver.name, token=second["token"])["answer"]
+    assert (answer["accepted"], "trials was decided by agent:test" in answer["effect"]) == (False, True)
+
+
+def test_agent_proposes_its_share_of_the_trials(driver, tools):
+    points = [{"lr": 0.1}, {"lr": 7}, {"lr": 0.2}, {"lr": 0.3}]
+    answers = tools.propose(driver.name, points, "a ladder")["answers"]
+    assert [answer["accepted"] for answer in answers] == [True, False, True, True]
+    with pytest.raises(UsageError, match=r"at most 30% of 10 trials, but 3 are of agent:test already"):
+        tools.propose(driver.name, [{"lr": 0.4}], "one more")
+
+
+def test_gpu_hours_of_an_agent_are_limited(driver, tools):
+    tools.gpu_hours = 0.0
+    with pytest.raises(UsageError, match="must take at most 0 GPU-hours"):
+        tools.propose(driver.name, [{"lr": 0.1}], "")
+
+
+def test_state_is_small_and_tells_what_is_new(driver, tools):
+    cursor = tools.get_state(driver.name)["cursor"]
+    driver.call(driver.searcher.suggest, "t1")
+    driver.call(end, driver.searcher, "t1", "failed", "no " * 500)
+    for number in range(30):
+        tools.steer(driver.name, token=tools.steer(driver.name, "avoid", {"region": f"lr>=0.9{number}"})["token"])
+    state = tools.get_state(driver.name, cursor)
+    assert len(json.dumps(state)) <= STATE_BYTES
+    assert state["new_in_all"] == 31
+    assert state["new"][-1]["command"] == "avoid"
+    assert tools.get_state(driver.name, state["cursor"])["new"] == []
+    with pytest.raises(UsageError, match="cursor must be that of an earlier state"):
+        tools.get_state(driver.name, "x")
+
+
+def test_confirming_runs_are_hidden_until_the_end(driver, tools):
+    attributes = {"config": {"seed": 77}, "confirms": {"trial": 0, "round": 0, "seed": 77}}
+    study = driver.searcher.study
+    driver.call(study.create_copy, driver.searcher.space, {}, attributes)
+    assert [each["trial"] for each in tools.get_state(driver.name)["unfinished"]] == [0]
+    with pytest.raises(UsageError, match="there is no 1"):
+        tools.explain(driver.name, 1)
+    driver.call(study.record_driver_end, 2.0)
+    assert "once more, under the seed of round 0" in tools.explain(driver.name, 1)["origin"]
+
+
+@pytest.mark.parametrize("until", ["problem", "any"])
+def test_wait_ends_with_what_it_waits_for(driver, tools, until):
+    driver.call(driver.searcher.suggest, "t1")
+    assert tools.wait(driver.name, until, 0.0) == {"happened": [], "running": True}
+    timer = threading.Timer(1.0, driver.call, [end, driver.searcher, "t1", "failed", "no memory"])
+    timer.start()
+    found = tools.wait(driver.name, until, 60.0)
+    assert found == {"happened": [{"trial": 1, "event": "problem", "outcome": "failed"}], "running": True}
+    with pytest.raises(UsageError, match="until must be rung"):
+        tools.wait(driver.name, "tomorrow")
