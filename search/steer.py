@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.study.record import SearchRecord
 
+WATCH_S = 5.0  # between two states
 NAME = click.Argument(["name"])
 STORAGE = click.Option(["--storage"], metavar="PLACE", default="runs", help="Folder or bucket of the searches.")
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print the answer as JSON.")
@@ -101,12 +103,21 @@ def _print_log(name: str, storage: str, as_json: bool) -> None:
         print(f"no commands to {record.name} yet")
 
 
-def _print_status(name: str, storage: str, as_json: bool) -> None:
+def _watch_status(name: str, storage: str, as_json: bool, watch: bool) -> None:
     """Print the state of the search NAME, also while it runs: its budget, the best trial, unfinished trials."""
-    record = _load(name, storage)
-    status = build_status(record)
-    if as_json:
-        return print(json.dumps(status))
+    while True:
+        record = _load(name, storage)
+        status = build_status(record)
+        if as_json:
+            print(json.dumps(status), flush=True)
+        else:
+            _print_status(record, status)
+        if not (watch and status["running"]):
+            return
+        time.sleep(WATCH_S)
+
+
+def _print_status(record: SearchRecord, status: Mapping[str, Any]) -> None:
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
     state = "paused" if status["paused"] else "running, unless it was killed"
     print(f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}")
@@ -161,7 +172,12 @@ def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool
 
 
 COMMANDS = [
-    CommandLine("status", params=[NAME, STORAGE, JSON], callback=_print_status, help=_print_status.__doc__),
+    CommandLine(
+        "status",
+        params=[NAME, click.Option(["--watch"], is_flag=True, help="Print it again until it ends."), STORAGE, JSON],
+        callback=_watch_status,
+        help=_watch_status.__doc__,
+    ),
     CommandLine(
         "trials",
         params=[

@@ -7,12 +7,14 @@ import sqlite3
 import pytest
 from optuna.samplers import RandomSampler
 
+from searchlight.search.experiment.steering import Steering
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.execution.searcher_harness import searcher_over
 from tests.search.objectives import VAL_SCORE
+from tests.search.steered_driver import Driver
 
 
 class Config(TaskConfig):
@@ -58,6 +60,18 @@ def make_searcher(tmp_path):
     yield make
     for lock in locks:
         lock.close()
+
+
+@pytest.fixture
+def driver(make_searcher, tmp_path):
+    """The driver of a search in `tmp_path` that follows commands."""
+    made = Driver(make_searcher(trials=10), tmp_path)
+    told = list[object]().append
+    with Steering(made.searcher, tmp_path, told, told, told, told):
+        made.thread.start()
+        yield made
+        made.over.set()
+        made.thread.join()
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from searchlight.search import steer
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import STEERING, searchlight
 from searchlight.search.errors import UsageError
-from searchlight.search.reporting import running_search
+from searchlight.search.reporting import running_search, status
 from searchlight.search.reporting.explanation import explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
@@ -143,6 +144,14 @@ def test_command_to_a_search_that_has_ended_is_refused(ended):
     assert code == 2
     assert f"{ended.name} must run, but has ended. Resume it first: searchlight resume {ended.name}" in error
     assert not (ended / FOLDER).exists()
+
+
+def test_state_is_printed_until_the_search_has_ended(killed, make_searcher, monkeypatch):
+    states = iter([True, True, False])
+    monkeypatch.setattr(status, "is_running", lambda record: next(states))
+    monkeypatch.setattr(steer, "WATCH_S", 0.0)
+    printed = call("status", killed.name, "--storage", str(killed.parent), "--watch")[1]
+    assert printed.count(killed.name) == 3
 
 
 def test_command_to_a_search_whose_driver_was_killed_waits(killed):

@@ -6,43 +6,8 @@ import threading
 import pytest
 
 from searchlight.search.errors import UsageError
-from searchlight.search.experiment.steering import Steering
 from searchlight.search.reporting.agent_tools import STATE_BYTES, AgentTools
-from tests.search.execution.searcher_harness import end, report
-
-
-class Driver:
-    """A searcher whose driver has begun, and which follows commands in a thread."""
-
-    def __init__(self, searcher, place):
-        self.searcher, self.name = searcher, place.name
-        self.lock, self.over = threading.Lock(), threading.Event()
-        self.thread = threading.Thread(target=self.follow, daemon=True)
-
-    def follow(self):
-        while not self.over.wait(0.02):
-            self.call(self.searcher.apply_commands)
-
-    def call(self, function, *arguments, **options):
-        """Call a function of the searcher, whose study one thread uses at a time."""
-        with self.lock:
-            function(*arguments, **options)
-            self.searcher.study.commit()
-
-
-@pytest.fixture
-def driver(make_searcher, tmp_path):
-    searcher, study, _ = make_searcher(trials=10)
-    study.save_metadata({"config": {"trials": 10, "sampler": "tpe", "scheduler": "asha"}, "rungs": [1, 3]})
-    study.record_driver_start(1.0)
-    made = Driver(searcher, tmp_path)
-    made.call(searcher.suggest, "t0")
-    made.call(report, searcher, "t0", 1, 0.5, done=True)
-    with Steering(searcher, tmp_path, print, print, print, print):
-        made.thread.start()
-        yield made
-        made.over.set()
-        made.thread.join()
+from tests.search.execution.searcher_harness import end
 
 
 @pytest.fixture
