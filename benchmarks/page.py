@@ -313,16 +313,19 @@ def render_infeasible() -> list[str]:
 
 def render_gpu() -> list[str]:
     """Render the claims about GPUs by the step that measured them, and the tables that have no claims."""
-    rows, tables = [], []
+    rows, tables, sources = [], [], dict[str, list[str]]()
     for path in sorted(GPU.glob("*.json")):
         result = Result(**json.loads(path.read_text(encoding="utf-8")))
         claims = result.figures.pop("claims", [])
         rows += [[f"`{path.stem}`", row["claim"], row["figure"], row["verdict"]] for row in claims]
+        if claims:
+            sources.setdefault(f"{result.date}, {result.machine}; commit {result.commit}", []).append(f"`{path.stem}`")
         if result.figures:
             tables += ["", render_source(result), "", *render_figures(result)]
-    if not rows and not tables:
+    if not sources and not tables:
         raise NotMeasuredError(f"{GPU} must have results, but has none.")
-    return [*render_table(["step", "claim", "figure", "verdict"], rows), *tables]
+    lines = [f"{', '.join(steps)}: {source}." for source, steps in sources.items()]
+    return [*render_table(["step", "claim", "figure", "verdict"], rows), "", *lines, *tables]
 
 
 def render_studies() -> list[str]:

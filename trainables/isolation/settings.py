@@ -186,7 +186,7 @@ COMPARED_NAMES = (
     "torch.backends.mha.get_fastpath_enabled()", "torch.backends.mkldnn.fp32_precision",
     "torch.backends.opt_einsum.enabled", "torch.get_num_interop_threads()", "torch.is_inference_mode_enabled()",
     "torch.utils.deterministic.fill_uninitialized_memory",
-    *(f"{PRIVATE}{name}" for name in ("count_function_modes()", "is_full_backward_hook", "validate_distribution_args")),
+    f"{PRIVATE}count_function_modes()", f"{PRIVATE}is_full_backward_hook",
 )  # fmt: skip
 
 SETTINGS = {
@@ -224,6 +224,10 @@ SETTINGS = {
     "the warnings of CUDA about waits": Setting(
         lambda: torch.cuda.get_sync_debug_mode() if is_cuda_in_use() else 0,
         lambda mode: torch.cuda.set_sync_debug_mode(mode),
+    ),
+    "the validation of distributions": Setting(  # the first compilation turns it off
+        partial(read_name, f"{PRIVATE}validate_distribution_args"),
+        torch.distributions.Distribution.set_default_validate_args,
     ),
     "the current folder": Setting(os.getcwd, os.chdir),
     "the signal handlers": Setting(

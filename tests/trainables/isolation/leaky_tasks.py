@@ -101,6 +101,10 @@ LEAKS: dict[str, Leak] = {
     ),
     "optimizer hook": (lambda: optimizers.register_optimizer_step_pre_hook(hook), PRE_HOOKS.copy),
     "torch.compile": attribute(torch._dynamo.config, "suppress_errors", True),
+    "validation of distributions": (
+        lambda: torch.distributions.Distribution.set_default_validate_args(False),
+        SETTINGS["the validation of distributions"].read,
+    ),
     "print options of torch": (lambda: torch.set_printoptions(precision=1), lambda: str(torch.tensor(0.123))),
     "sharing of tensors": (lambda: sharing.set_sharing_strategy("file_system"), sharing.get_sharing_strategy),
     "generators": (
@@ -149,7 +153,6 @@ CHANGES: dict[str, Change] = {
         lambda: setattr(vars(torch.backends)["m"], "__allow_nonbracketed_mutation_flag", True),
     ),
     "torch.backends.mha.get_fastpath_enabled()": switched(torch.backends.mha.set_fastpath_enabled, False, True),
-    "validate_distribution_args": switched(torch.distributions.Distribution.set_default_validate_args, False, True),
     "what torch.load may make": (
         lambda: torch.serialization.add_safe_globals([threading.Thread]),
         lambda: torch.serialization._weights_only_unpickler._marked_safe_globals_set.discard(threading.Thread),

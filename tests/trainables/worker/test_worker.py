@@ -280,5 +280,6 @@ def test_each_compiled_trial_is_compiled_anew(stretch):
         (report,) = worker.run(stretch(trial=trial, until=1, precision="fp32", width=width))
         assert not isinstance(report, SegmentEnd)
         counts.append(Compiled.compilations)
+        assert worker.recycle_reason == "", "the next trial may use the process, although compiling changed it"
     assert counts[0] > 0
     assert counts == [counts[0]] * 3
