@@ -83,7 +83,7 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
             build_space(*resolve_task(config))
         raise click.exceptions.Exit(0)
 
-    def check_resumed(name, storage, given):
+    def check_resumed(name, storage, given, **_):
         check(run.load_config({"task": "arc", **given}))
 
     monkeypatch.chdir(folder)
