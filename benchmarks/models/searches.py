@@ -13,6 +13,7 @@ import copy
 import json
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import time
@@ -58,8 +59,12 @@ def main() -> None:
     rows = [describe(seed, each, searched) for seed, each in enumerate(found)]
     if arguments.again:
         add_trainings(rows, found, records[0], arguments.again, arguments.metrics)
-    shown = [row["shown"] == "yes" for row in rows]
-    every = {"searches": len(rows), "shown": sum(shown), "shortest": min(row["duration"] for row in rows)}
+    every = {
+        "searches": len(rows),
+        "shown": sum(row["shown"] == "yes" for row in rows),
+        "shortest": min(row["duration"] for row in rows),
+        "cpu": statistics.fmean(row["cpu"] for row in rows),
+    }
     figures: dict[str, Table] = {"all": every, "searches": rows, "importances": find_shares(records)}
     about = f"{len(records[0].trials)} trials and {arguments.confirm} confirming runs in each search"
     print_result(figures, {"duration": "s", "cpu": "s", "shortest": "s"}, about)

@@ -70,11 +70,13 @@ class Components(NamedTuple):
         keys: The colors of each cell as one number, shape (N,).
         patterns: Which components are background at each cell, and whether the first two are equal, as one number,
             shape (N,).
+        num_keys: The number of possible keys.
     """
 
     colors: Cells
     keys: Cells
     patterns: Cells
+    num_keys: int
 
     @classmethod
     def from_grids(cls, parts: Sequence[Sequence[Grid]]) -> "Components":
@@ -86,12 +88,12 @@ class Components(NamedTuple):
             patterns = patterns + ((component == 0).astype(np.int64) << index)
         if len(colors) > 1:
             patterns = patterns + ((colors[0] == colors[1]).astype(np.int64) << len(colors))
-        return cls(colors, keys, patterns)
+        return cls(colors, keys, patterns, COLORS ** len(colors))
 
-    @property
-    def num_keys(self) -> int:
-        """Return the number of possible keys."""
-        return int(COLORS ** len(self.colors))
+    def renumber_keys(self) -> "Components":
+        """Return the same components with the keys that occur as 0, 1, 2, so that tables of them are small."""
+        present, keys = np.unique(self.keys, return_inverse=True)
+        return self._replace(keys=keys, num_keys=len(present))
 
     @property
     def num_patterns(self) -> int:
@@ -173,6 +175,7 @@ class Tables(NamedTuple):
 
 def fit_readout(components: Components, targets: Targets) -> Readout:
     """Fit a readout, with or without `copies_first`, whichever meets more hidden demonstrations, then cells."""
+    components = components.renumber_keys()
     own = Tables.build(components, targets, targets.owners, len(targets.sizes))
     # On what the table is fitted on, `copies_first` changes nothing: each key is seen, and a sure copy is right.
     shown = targets.compute_accuracies(own.add_up().look_up(components, np.zeros_like(targets.owners)).entries)
