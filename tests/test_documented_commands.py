@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("script", "text"), sorted({*find_commands()}))
 def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
-    def check(config, *_):
+    def check(config, *_, **__):
         path, _, name = config.task.rpartition(":")
         if "/examples/" in path:  # their imports take long
             assert re.search(rf"^(class|def) {name}\b", Path(path).read_text(), flags=re.MULTILINE)
