@@ -82,6 +82,7 @@ VALUES: dict[str, Any] = {
     "DisableTorchFunction": lambda guard: hasattr(guard, "__enter__"),
     "StorageWeakRef": lambda reference: reference(TENSOR.untyped_storage()).cdata == TENSOR.untyped_storage()._cdata,
     "count_function_modes": lambda count: count() == 0,
+    "get_allocator_settings": lambda get: isinstance(get(), str),
     "get_backward_id": lambda get: get() == -1,
     "get_device_constructors": lambda get: torch.zeros in get(),
     "get_function_modes": lambda get: get() == [],

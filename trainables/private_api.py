@@ -54,6 +54,7 @@ NAMES = {
     "count_function_modes": "torch:_C._len_torch_function_stack",
     "dynamo_config": "torch._dynamo.config:",
     "functorch_config": "torch._functorch.config:",
+    "get_allocator_settings": "torch:_C._accelerator_getAllocatorSettings",
     "get_saved_tensor_hooks": "torch:_C._autograd._top_saved_tensors_default_hooks",
     "inductor_config": "torch._inductor.config:",
     "is_full_backward_hook": "torch.nn.modules.module:_global_is_full_backward_hook",

@@ -187,6 +187,7 @@ COMPARED_NAMES = (
     "torch.backends.opt_einsum.enabled", "torch.get_num_interop_threads()", "torch.is_inference_mode_enabled()",
     "torch.utils.deterministic.fill_uninitialized_memory",
     f"{PRIVATE}count_function_modes()", f"{PRIVATE}is_full_backward_hook",
+    f"{PRIVATE}get_allocator_settings()",  # of torch._C._accelerator_setAllocatorSettings, e.g. other segments
 )  # fmt: skip
 
 SETTINGS = {

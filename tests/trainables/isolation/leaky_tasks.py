@@ -29,6 +29,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.overrides import BaseTorchFunctionMode
 
+from searchlight.trainables import private_api
 from searchlight.trainables.isolation.process import SETTINGS
 
 KEPT = ExitStack()  # what would end by itself if nobody held on to it
@@ -141,6 +142,9 @@ LIMIT = resource.getrlimit(resource.RLIMIT_AS)
 # What a trial does to a setting that is not restored, by the name of the setting.
 CHANGES: dict[str, Change] = {
     "count_function_modes()": entered(BaseTorchFunctionMode),
+    "get_allocator_settings()": switched(
+        torch._C._accelerator_setAllocatorSettings, "expandable_segments:True", private_api.get_allocator_settings()
+    ),
     "is_full_backward_hook": (
         lambda: KEPT.push(modules.register_module_full_backward_hook(hook)),
         lambda: setattr(modules, "_global_is_full_backward_hook", None),
