@@ -90,8 +90,16 @@ def find_gpu_problems(
     found = find_waits(device.waits, steps, "step") + find_unseen(device)
     if error is not None:
         wrong = find_wrong_device(error, stack, "", severity)
-        found += wrong or [make_finding("not-audited", PART, describe_error(error))]
+        found += wrong or [make_finding("not-audited", PART, _explain(error, stack, config))]
     return found
+
+
+def _explain(error: BaseException, stack: str, config: Mapping[str, Any]) -> str:
+    """Return why a function came to no report on a simulated GPU, with its line."""
+    text = f"{describe_error(error)} in {find_user_frame(stack) or 'the function'}"
+    if isinstance(error, KeyError) and error.args and error.args[0] not in config:
+        return f"{text}: the config has no value of that name; add --set {error.args[0]}=VALUE"
+    return text
 
 
 class _FirstReport(LocalTrainFnUtils):  # type: ignore[misc]  # private, so that its type is Any

@@ -3,7 +3,7 @@
 import ray.train
 import torch
 
-from searchlight.trainables.preflight.function_audit import audit_function, watch_steps
+from searchlight.trainables.preflight.function_audit import audit_function, find_gpu_problems, watch_steps
 
 
 def healthy(config):
@@ -90,3 +90,14 @@ def test_watched_step_that_cannot_be_read_ends_no_function(monkeypatch):
     found = watch(frozen_on_purpose, lr=0.1, steps=3, trained=trained)["not-audited"]
     assert found["figure"] == "ZeroDivisionError: division by zero"
     assert len(trained) == 3
+
+
+def read_rate(config):
+    return torch.ones(1) * config["lr"]
+
+
+def test_check_on_a_simulated_gpu_names_the_value_that_a_function_lacks():
+    (note,) = find_gpu_problems(lambda: read_rate, {"epochs": 2})
+    assert note.name == "not-audited"
+    assert "in read_rate: the config has no value of that name; add --set lr=VALUE" in str(note)
+    assert find_gpu_problems(lambda: read_rate, {"lr": 0.1}) == []
