@@ -1,5 +1,6 @@
 """The audit of a plain Ray Train function, which observes the steps of its optimizers from outside."""
 
+import importlib
 import math
 import threading
 import time
@@ -120,6 +121,7 @@ def _bind_end(until: float, clock: Callable[[], float]) -> Callable[[bool], None
 
 def _call(function: Callable[..., Any], config: Mapping[str, Any], utils: Any) -> tuple[BaseException | None, str]:
     """Call `function` with what Ray Train gives to one worker. Return what it raised, and the stack."""
+    importlib.import_module("ray.train.torch")  # as in each worker: Ray's own code for Lightning relies on it
     before = None
     with suppress(RuntimeError):  # how Ray says that there is nothing yet outside of a worker
         before = get_train_fn_utils()

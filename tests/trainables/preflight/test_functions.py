@@ -1,6 +1,9 @@
 """Audit plain Ray Train functions: what their optimizer steps show is found, and what cannot be seen is told."""
 
+import sys
+
 import ray.train
+import ray.train.torch
 import torch
 
 from searchlight.trainables.preflight.function_audit import audit_function, find_gpu_problems, watch_steps
@@ -101,3 +104,11 @@ def test_check_on_a_simulated_gpu_names_the_value_that_a_function_lacks():
     assert note.name == "not-audited"
     assert "in read_rate: the config has no value of that name; add --set lr=VALUE" in str(note)
     assert find_gpu_problems(lambda: read_rate, {"lr": 0.1}) == []
+
+
+def test_function_finds_what_its_workers_have_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ray.train.torch")
+    monkeypatch.delattr(ray.train, "torch")
+    found = []
+    assert find_gpu_problems(lambda: lambda config: found.append(ray.train.torch.prepare_model), {}) == []
+    assert len(found) == 1
