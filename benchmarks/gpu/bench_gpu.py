@@ -53,6 +53,7 @@ STEPS = [
         ("accelerate", "lightning", "transformers"),
     ),
     Step("gpu/turnaround.py", 240, ("ray", "optuna", "mlflow")),
+    Step("gpu/lost_ranks.py", 180),
 ]
 
 
