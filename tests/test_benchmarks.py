@@ -229,3 +229,9 @@ def test_measured_results_reach_their_targets():
 def test_every_benchmark_of_the_last_run_has_a_result():
     rows = json.loads((BENCH / "last_run.json").read_text(encoding="utf-8"))
     assert all((BENCH / f"{row['name']}.json").exists() for row in rows if row["outcome"] == "done")
+
+
+def test_commands_and_page_of_a_small_search_are_measured():
+    result = run("driver/steering.py", "--trials", "5", "--repeats", "1")
+    assert [row["commands"] for row in result.find_rows("commands", trials=5)] == [0, 9]
+    assert result.find_row("pages", trials=5)["page"] > 0

@@ -95,6 +95,10 @@ class Steering:
             with suppress(OSError):  # the study has the log, and what comes next reports a full disk
                 write_atomic(self._folder / LOG, json.dumps([entry.as_json() for entry in self.log], indent=1))
 
+    def receive(self, command: Command) -> None:
+        """Let `apply_waiting` apply a command. Another thread may call this."""
+        self._arrived.put(command)
+
     def apply_waiting(self) -> None:
         """Apply the commands that have arrived. Call this in the thread that writes to the study."""
         while True:
@@ -214,7 +218,7 @@ class Steering:
                 for command in [] if is_last else read_requests(self._place, self._warn):
                     if command.id not in passed:
                         passed.add(command.id)
-                        self._arrived.put(command)
+                        self.receive(command)
                 failed = ""
             except OSError as error:  # a bucket or a shared folder that is away for a while
                 if str(error) != failed:
