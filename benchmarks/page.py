@@ -39,6 +39,7 @@ STUDIES = {
     "liquid_best": "37:32 min beside other work",
     "scale_thousand": "15 min",
     "many_reports": "21 min beside other work",
+    "steering": "4 min beside other work",
     "soak": "78 min beside other work",
     "check_durations": "25 min",
 }
@@ -337,8 +338,8 @@ def render_studies() -> list[str]:
     return render_table(["result", "command", "measured", "takes"], rows)
 
 
-OUTPUTS = ("scale", "many_reports", "suggestions", "tracking_cost", "update_overhead", "reduction_cost", "study_stores",
-           "preflight", "lm", "turnaround_lm")  # fmt: skip
+OUTPUTS = ("scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead", "reduction_cost",
+           "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
 QUOTED = ("arc_policy", "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
           "plasticity", "soak")  # fmt: skip
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}

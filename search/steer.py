@@ -235,7 +235,11 @@ COMMANDS = [
         click.Option(["--drain"], is_flag=True, help="Let running trials go on to their next rung or end."),
     ),
     _create("continue", "Let a paused search go on.", dict),
-    _create("finish", "End the trials at their next rung, and confirm the best ones.", dict),
+    _create(
+        "finish", "End the trials at their next rung, and confirm the best ones.",
+        lambda confirm: {"confirm": confirm},
+        click.Option(["--confirm"], type=int, metavar="N", help="By at most N confirming runs."),
+    ),
     _create(
         "undo", "Take back COMMAND, an id of the log.",
         lambda command: {"command": command}, click.Argument(["command"]),

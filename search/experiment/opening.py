@@ -155,7 +155,7 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
     metadata = load_metadata(store.storage, location)
     study_id = store.storage.get_study_id_from_name(location.name)
     commands = build_state(read_commands(store.storage.get_study_user_attrs(study_id)))
-    changed = {name: commands.get_limit(name) for name in ("trials", "gpu_hours")}
+    changed = {name: commands.get_limit(name) for name in ("trials", "gpu_hours", "confirm")}
     given = {name: value for name, value in changed.items() if value is not None} | dict(given)
     trials = store.storage.get_all_trials(study_id, deepcopy=False)
     unfinished = [str(trial.number) for trial in trials if not trial.state.is_finished()]

@@ -63,6 +63,7 @@ class Steering:
         gangs: CapacityMonitor | None = None,
         free_gangs: Callable[[], object] = lambda: None,
     ) -> None:
+        self._searcher = searcher
         self._study, self._space, self._limits = searcher.study, searcher.space, searcher.limits
         self._controls, self._finish_trial = searcher.controls, searcher.reports.finish_trial
         self._halt_trial, self._end_search, self._confirms = halt_trial, end_search, searcher.confirmation is not None
@@ -145,6 +146,8 @@ class Steering:
         since = build_state(self.log[self._resumed_at :])
         self._limits.trials = since.get_limit("trials") or trials
         self._limits.stoppers.gpu_hours = since.get_limit("gpu_hours") or gpu_hours
+        if (runs := since.get_limit("confirm")) and self._searcher.confirmation is not None:
+            self._searcher.confirmation = replace(self._searcher.confirmation, runs=runs)
         if self._gangs is not None:
             self._gangs.set_limits(self._limits.trials, self._controls.concurrency)
         regions = list_regions(state, self._space)

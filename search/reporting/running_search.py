@@ -92,8 +92,8 @@ class RunningSearch:
     def continue_(self, why: str = "") -> LogEntry:
         return self.give("continue", {}, why)
 
-    def finish(self, why: str = "") -> LogEntry:
-        return self.give("finish", {}, why)
+    def finish(self, confirm: int | None = None, why: str = "") -> LogEntry:
+        return self.give("finish", {"confirm": confirm}, why)
 
     def undo(self, command: str, why: str = "") -> LogEntry:
         return self.give("undo", {"command": command}, why)

@@ -198,9 +198,14 @@ def _check_continue(args: Mapping[str, Any], view: SearchView) -> list[str]:
 def _check_finish(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if view.is_over:
         raise UsageError("the search must not be over, but no trial of it continues any more.")
-    effect = "no trial continues after its next rung or end" + (
-        "; the best ones are confirmed" if view.confirms else ""
-    )
+    runs = args.get("confirm")
+    if runs is not None and not view.confirms:
+        raise UsageError("--confirm must be for a search with confirming runs, but this one has none.")
+    if runs is not None and runs < 1:
+        raise UsageError(f"--confirm must be above 0, but got {runs}.")
+    by = f" by {pluralize(runs, 'run')} at most" if runs else ""
+    effect = "no trial continues after its next rung or end"
+    effect += f"; the best ones are confirmed{by}" if view.confirms else ""
     return [effect, *(["the search is paused, and ends once it continues"] if view.state.pause is not None else [])]
 
 

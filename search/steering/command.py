@@ -26,7 +26,7 @@ OPERATIONS: Mapping[str, Mapping[str, Any]] = {
     "budget": {"trials": int | None, "gpu_hours": float | None, "concurrency": int | None},
     "pause": {"drain": bool | None},
     "continue": {},
-    "finish": {},
+    "finish": {"confirm": int | None},
     "undo": {"command": str},
 }
 ID = re.compile(r"[A-Za-z0-9][\w\-]{0,63}")  # it names a file

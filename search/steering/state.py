@@ -38,8 +38,9 @@ class SteeringState:
         return last if last is not None and last.operation == "pause" else None
 
     def get_limit(self, name: str) -> Any:
-        """Return the last value of a budget, or None if no command has changed it."""
-        return next((c.args[name] for c in reversed(self.find("budget")) if c.args.get(name) is not None), None)
+        """Return the last value of a budget, or of `confirm`, or None if no command has changed it."""
+        given = reversed(self.find("budget", "finish"))
+        return next((command.args[name] for command in given if command.args.get(name) is not None), None)
 
 
 @dataclass

@@ -78,11 +78,13 @@ def test_resumed_search_has_the_budget_of_commands_or_a_newer_one(begun, tmp_pat
     planned, held = open_search(place, {})
     budget = Command("budget", {"trials": 9, "gpu_hours": 2.0})
     held.study.record_command(LogEntry(1, budget, Answer(True, "")))
+    held.study.record_command(LogEntry(2, Command("finish", {"confirm": 7}), Answer(True, "")))
     held.store.close()
-    for given, trials in [({}, 9), ({"trials": "20"}, 20)]:
+    for given, trials, runs in [({}, 9, 7), ({"trials": "20"}, 20, 7), ({"confirm": "5"}, 9, 5)]:
         planned, held = open_search(place, given)
         held.store.close()
-        assert (planned.config.trials, planned.config.gpu_hours) == (trials, 2.0)
+        found = planned.config.trials, planned.config.gpu_hours, planned.config.confirm
+        assert found == (trials, 2.0, runs)
 
 
 def test_number_of_kept_checkpoints_outlasts_a_resume(begun, tmp_path):

@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from searchlight.search.errors import UsageError
+from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment import steering
 from searchlight.search.experiment.steering import Steering
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
@@ -224,9 +225,20 @@ def test_finish_ends_the_search_of_this_driver(driver):
     assert driver.ended == ["finished by ann: good enough"]
 
 
+def test_finish_sets_the_number_of_confirming_runs(make_searcher, tmp_path):
+    made = make_searcher(trials=6)
+    made[0].confirmation = ConfirmationPlan((VAL_LOSS,), 0, runs=12)
+    driver = Driver(made, tmp_path)
+    driver.searcher.suggest("t0")
+    assert driver.give("finish", confirm=0).effect == "--confirm must be above 0, but got 0."
+    assert driver.give("finish", confirm=4).effect.endswith("; the best ones are confirmed by 4 runs at most")
+    assert driver.searcher.confirmation.runs == 4
+
+
 @pytest.mark.parametrize(
     ("operation", "args", "reason"),
     [
+        ("finish", {"confirm": 3}, "--confirm must be for a search with confirming runs"),
         ("stop", {"trials": [7]}, "trial 7 must be one of the search, but the last one is 0"),
         ("stop", {"trials": []}, "a trial must be named"),
         ("try", {"point": {"lrr": 1}, "full": False}, "Did you mean 'lr'?"),
