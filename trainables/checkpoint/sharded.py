@@ -195,7 +195,8 @@ def map_parts(value: Any, change: Callable[[str, Any], Any], key: str = "") -> A
     prefix = f"{key}/" if key else ""
     if isinstance(value, dict):
         copied = copy.copy(value)  # keeps the attributes of a module's state dict
-        copied.update((name, map_parts(part, change, f"{prefix}{name}")) for name, part in value.items())
+        for name, part in value.items():  # one by one, since a Counter adds what it is updated with
+            copied[name] = map_parts(part, change, f"{prefix}{name}")
         return copied
     if isinstance(value, list | tuple):
         parts = [map_parts(part, change, f"{prefix}{index}") for index, part in enumerate(value)]

@@ -1,5 +1,6 @@
 """Show that a task's own tensors return to their device, with `meta` in the place of a GPU."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import torch
@@ -53,3 +54,9 @@ def test_tensors_of_a_checkpoint_of_the_cpu_stay_there():
     noted = note_devices(make_state("cpu"), torch.device("cpu"))["on_device"]
     assert get_devices(move_back({**make_state("cpu"), "on_device": noted}, GPU)) == ["cpu"] * 7
     assert get_devices(move_back(make_state("cpu"), GPU)) == ["cpu"] * 7, "of an earlier version"
+
+
+def test_counts_of_a_task_or_a_schedule_stay_what_they_were():
+    """MultiStepLR keeps its milestones in a Counter, to which `update` adds."""
+    state = {"task": {"seen": Counter(cat=2, dog=1)}, "updaters": {"train": {"milestones": Counter([3, 5])}}}
+    assert move_back(state, GPU) == state
