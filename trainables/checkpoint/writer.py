@@ -23,6 +23,7 @@ class Writer:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Future[None] | None = None
+        self._error: BaseException | None = None  # of a write
 
     @property
     def is_idle(self) -> bool:
@@ -55,20 +56,24 @@ class Writer:
         """Wait until all checkpoints are written.
 
         Raises:
-            OSError: A checkpoint could not be written.
+            OSError: A checkpoint could not be written. Every later call raises it, too, since it may be that of another
+                checkpoint than its caller waits for.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            pending.result()
+            self._error = pending.exception()
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         """Wait, and end the thread.
 
         Raises:
-            OSError: A checkpoint could not be written.
+            OSError: A checkpoint could not be written, and no call has raised this before.
         """
         self._pool.shutdown()
-        self.wait()
+        if self._error is None:
+            self.wait()
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def take_snapshot(state: dict[str, Any]) -> Snapshot:
     devices = set[torch.device]()
 
     def copy_tensor(path: str, value: Any) -> Any:
-        if type(value) is not Tensor or value.__dict__ or id(value) in copies:
+        if type(value) is not Tensor or id(value) in copies:
             return value
         if not _has_plain_memory(value):
             copied = value.detach().clone()
@@ -111,6 +116,7 @@ def take_snapshot(state: dict[str, Any]) -> Snapshot:
             copied = torch.empty(0, dtype=value.dtype, device="cpu")
             copied.set_(storages[key], value.storage_offset(), value.size(), value.stride())
         copies[id(value)] = copied.requires_grad_(value.requires_grad)
+        vars(copied).update(copy.deepcopy(vars(value), copies))  # e.g. the marks of a compiled optimizer
         return value
 
     map_parts(state, copy_tensor)

@@ -32,6 +32,7 @@ def make_state(device):
     own |= {"sparse": torch.eye(3, device=device).to_sparse(), "rowwise": torch.eye(3, device=device).to_sparse_csr()}
     own |= {"imaginary": torch.ones(2, dtype=torch.cfloat).conj()}
     own |= {"parameter": nn.Parameter(torch.ones(2, device=device)), "scaled": 2 * model[0].weight}
+    own["scaled"].mark = "static"  # as torch.compile marks the moments of an optimizer
     own |= {"counts": {"a": [1, 2]}, "names": ("x", None), "set": {3}}
     return model, optimizer, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "own": own}
 
@@ -58,6 +59,7 @@ def test_training_does_not_change_a_checkpoint_that_is_being_written(tmp_path, d
         one["own"]["imaginary"] = torch.view_as_real(one["own"]["imaginary"].resolve_conj())
     assert identical(first, second)
     assert second["own"]["scaled"].requires_grad
+    assert second["own"]["scaled"].mark == "static"
     rows, tied = second["own"]["rows"], second["model"]
     assert rows.data_ptr() + 4 == second["own"]["column"].data_ptr(), "shared memory is written once"
     assert tied["0.weight"].data_ptr() == tied["1.weight"].data_ptr()

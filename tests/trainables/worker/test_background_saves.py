@@ -101,6 +101,28 @@ def test_epoch_whose_checkpoint_fails_later_is_not_told(stretch, gate, monkeypat
     assert "No space left on device" in end.reason
 
 
+def test_epoch_whose_failed_checkpoint_an_autosave_waits_for_is_not_told(stretch, monkeypatch):
+    """The autosave within the next epoch, and not the report, is then the first to see the error."""
+    failed, save = threading.Event(), writer.save
+
+    def save_or_fail(state, path):
+        if path.name.startswith("epoch"):
+            assert failed.wait(LIMIT)
+            raise UnwritableError(errno.ENOSPC, "No space left on device")
+        save(state, path)
+
+    class FailsLater(Regression):
+        def update(self, window):
+            super().update(window)
+            if count_windows(self) == 4:
+                failed.set()
+
+    monkeypatch.setattr(writer, "save", save_or_fail)
+    monkeypatch.setattr(f"{__name__}.FailsLater", FailsLater, raising=False)
+    (end,) = workers(task=f"{__name__}:FailsLater", autosave_s=0.0).run(stretch(until=3))
+    assert (end.outcome, end.unwritable, end.notes) == ("interrupted", True, ())
+
+
 def test_epoch_is_told_before_the_divergence_of_the_next(stretch, gate, monkeypatch):
     def diverge(task, window):
         if count_windows(task) == 4:
