@@ -41,7 +41,11 @@ class LivePage(FileCallback):
     def write(self, trials: Sequence[FrozenTrial]) -> None:
         searched, runs = split_trials(trials)
         record = replace(self._record, trials=searched, confirming_runs=runs, commands=[*self.commands])
-        write_atomic(self._path, render_live(record))
+        try:
+            text = render_live(record)
+        except Exception as error:  # any error: the search is more important than its page
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        write_atomic(self._path, text)
 
 
 def render_live(record: SearchRecord, controls: str = "") -> str:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from searchlight.search.reporting.html import report
 from searchlight.search.reporting.html.report import render_report
 from searchlight.search.reporting.live_page import LivePage, render_live
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -42,6 +43,24 @@ def test_writing_takes_a_hundredth_of_the_time(page, monkeypatch):
         page.on_trial_changed(trial)
         time.sleep(0.005)
     assert written[1] - written[0] >= 2.0
+
+
+def test_page_that_cannot_be_drawn_is_told_once_and_drawn_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(LivePage, "every_s", 0.02)
+    monkeypatch.setattr(LivePage, "share", 1e6)
+    said, tries, (trial, *_) = [], [], many(1).trials
+
+    def fail_twice(record):
+        tries.append(record)
+        if len(tries) < 3:
+            raise ValueError("no figure")
+
+    monkeypatch.setattr(report, "SECTIONS", (fail_twice,))
+    with LivePage(tmp_path, said.append, tmp_path, many(0)) as page:
+        page.on_trial_changed(trial)
+        page.on_trial_changed(trial)
+        wait_until((tmp_path / "report.html").exists)
+    assert said == [f"{tmp_path}/report.html cannot be written: ValueError: no figure; the search continues"]
 
 
 def burn(seconds):
