@@ -32,6 +32,7 @@ STUDIES = {
     "importances": "",
     "arc_policy": "2 CPU-minutes",
     "arc_programs": "2 CPU-minutes",
+    "arc_searches": "13 CPU-minutes",
     "arc_depth": "2 CPU-minutes",
     "turnaround_lm": "6 min",
     "program_turnaround": "14 min beside other work",
@@ -342,8 +343,8 @@ def render_studies() -> list[str]:
 
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_policy", "arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual",
-          "plasticity", "soak")  # fmt: skip
+QUOTED = ("arc_policy", "arc_programs", "arc_depth", "arc_searches", "liquid_best",
+          "liquid_speed_ncp", "continual", "plasticity", "soak")  # fmt: skip
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
     "numbers": render_goals,
