@@ -241,7 +241,8 @@ def test_each_option_reaches_the_config_by_its_key():
     options = [option for option in OPTIONS if option.is_on_command_line]
     words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
     given = main.make_context("run.py", words).params
-    repeatable = {"constraint", "metric", "objective", "patch", "resources", "search", "set", "to", "try", "warm_start"}
+    repeatable = {"constraint", "metric", "objective", "patch", "resources", "search", "set", "to", "trust", "try"}
+    repeatable.add("warm_start")
     for option in options:
         text = "a=b" if option.metavar else True
         assert given[option.key] == ((text,) if option.key in repeatable else text)
@@ -250,7 +251,7 @@ def test_each_option_reaches_the_config_by_its_key():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trails", "3"], "No such option: --trails (Possible options: --metric, --trials, --try-first)"),
+        (["--trails", "3"], "No such option: --trails (Possible options: --trials, --trust, --try-first)"),
         (["arc", "--trials"], "Option '--trials' requires an argument."),
         (["arc", "--mode", "max"], "--mode is gone. Use --objective METRIC:min or METRIC:max."),
         (["--trials", "3", "--"], "a command must follow --, e.g. -- python train.py --seed {seed}"),
