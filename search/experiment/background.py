@@ -8,6 +8,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment.runner import run
+from searchlight.search.folder.locations import check_location
 from searchlight.search.reporting.running_search import RunningSearch
 
 POLL_S = 0.2
@@ -59,6 +60,8 @@ def start(config: SearchConfig) -> BackgroundSearch:
     Raises:
         UsageError: It cannot run as configured. None of its files are left.
     """
-    search = BackgroundSearch(resolve_config(config))
+    config = resolve_config(config)
+    check_location(config.storage, config.name)  # else `begin` would look at an earlier search of this name
+    search = BackgroundSearch(config)
     search.begin()
     return search

@@ -1,6 +1,7 @@
 """One search from its config to its result: plan it, open its study, run its trials on Ray, finish it."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -14,6 +15,7 @@ from searchlight.search.analysis.result import SearchResult
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
+from searchlight.search.errors import UsageError
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS, CheckpointManager
 from searchlight.search.execution.cluster.local_machine import uses_existing_cluster
 from searchlight.search.execution.cluster.node_check import job_stop_warning
@@ -43,7 +45,25 @@ from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
 __all__ = ["plan", "resume", "run"]
 
+_RUNS = threading.Lock()  # held while this process runs a search
 
+
+@contextmanager
+def _only_search() -> Iterator[None]:
+    """Refuse a second search, which would end the Ray of the first.
+
+    Raises:
+        UsageError: This process runs a search already.
+    """
+    if not _RUNS.acquire(blocking=False):
+        raise UsageError("a process must run one search at a time, but runs one already. Wait for its end.")
+    try:
+        yield
+    finally:
+        _RUNS.release()
+
+
+@_only_search()
 def run(
     config: SearchConfig, console: Console | None = None, show: Callable[[SearchResult], None] = lambda result: None
 ) -> SearchResult:
@@ -63,6 +83,7 @@ def run(
         return _Driver(search_plan, None, Uploader(folder, search_plan.config.path), start, console).run(show)
 
 
+@_only_search()
 def resume(
     name: str,
     storage: StoragePath = Path("runs"),

@@ -11,20 +11,27 @@ import json
 import searchlight
 from searchlight.search.errors import UsageError
 
-try:
-    searchlight.start(searchlight.SearchConfig(task="missing.py:Toy"))
-except UsageError as error:
-    refused = str(error)
+def start_wrong(**options):
+    try:
+        searchlight.start(searchlight.SearchConfig(**options))
+    except UsageError as error:
+        return str(error)
+
+refused = start_wrong(task="missing.py:Toy")
 config = searchlight.SearchConfig(
     task="toy.py:Toy", name="behind", trials=200, concurrency=1, scheduler="asha", confirm=0, no_preflight=True,
     set={"pause_s": 0.3, "precision": "fp32"},
 )
 search = searchlight.start(config)
+same = start_wrong(task="toy.py:Toy", name="behind")
+second = start_wrong(task="toy.py:Toy", name="second")
 tried = search.try_({"lr": 0.05}, full=True)
 finished = search.finish(why="enough is known")
 result = search.wait()
 print(json.dumps({
     "refused": refused,
+    "same": same,
+    "second": second,
     "effect": tried.answer.effect,
     "stopped": result.stopped,
     "running": search.status()["running"],
@@ -42,6 +49,9 @@ def test_script_starts_a_search_and_changes_it(make_cli):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "missing.py" in found["refused"]
+    assert "--name must be new, but behind exists" in found["same"]
+    assert "one search at a time" in found["second"]
+    assert not (cli.folder / "runs" / "second").exists()
     assert found["effect"].startswith("the next trial has lr=0.05")
     assert "enough is known" in found["stopped"]
     assert found["commands"] == ["try", "finish"]
