@@ -71,6 +71,7 @@ class PageHandler(BaseHTTPRequestHandler):
     """Answers a request for a page, or a button."""
 
     server: PageServer
+    timeout = 60.0  # seconds for a request: anybody on this machine can open connections, and each has a thread
 
     def do_GET(self) -> None:
         self._answer(self._render_page)
@@ -134,10 +135,12 @@ class PageHandler(BaseHTTPRequestHandler):
         return f'<div class="controls">{"".join(forms)}</div><p role="status">{escape(told)}</p>'
 
     def _press_button(self, name: str, query: Mapping[str, str]) -> None:
-        own, length = f"http://{self.headers['Host']}", int(self.headers["Content-Length"] or 0)
-        if not self.server.steers or not name or self.headers["Origin"] != own or length > LONGEST:
+        own, length = f"http://{self.headers['Host']}", self.headers["Content-Length"] or ""
+        is_short = length.isdecimal() and int(length) <= LONGEST  # read(-1) would read without end
+        if not self.server.steers or not name or self.headers["Origin"] != own or not is_short:
             return self.send_error(HTTPStatus.FORBIDDEN, "Commands need --allow-steering, and a button of this page")
-        form = {key: values[0] for key, values in parse_qs(self.rfile.read(length).decode()).items()}
+        content = self.rfile.read(int(length)).decode(errors="replace")
+        form = {key: values[0] for key, values in parse_qs(content).items()}
         operation = form.get("operation", "")
         try:
             if operation not in BUTTONS:

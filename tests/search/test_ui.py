@@ -1,5 +1,6 @@
 """The pages of a storage folder in a real browser, and what the server refuses."""
 
+import socket
 import threading
 import urllib.error
 import urllib.parse
@@ -8,6 +9,7 @@ import urllib.request
 import pytest
 
 from searchlight.search.experiment.steering import Steering
+from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.ui import PageServer
 from tests.end_to_end.processes import wait_until
 from tests.search.execution.searcher_harness import report
@@ -99,6 +101,27 @@ def test_command_from_elsewhere_is_refused(driver, serve, tmp_path):
     _, text = ask(steered.address + tmp_path.name, {"operation": "stop", "text": "x"}, origin=own)
     assert "refused: trials must be numbers such as 3 7" in text
     assert driver.study.get_commands() == []
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "10001"])
+def test_form_of_another_length_is_refused(driver, serve, tmp_path, length):
+    server = serve(steers=True)
+    own = f"127.0.0.1:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        head = f"POST /{server.token}/{tmp_path.name} HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\n"
+        client.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())  # and nothing more
+        assert b" 403 " in client.makefile("rb").readline()
+
+
+def test_names_and_texts_are_no_html(driver, serve, tmp_path):
+    server = serve(steers=True)
+    study = driver.study
+    command = Command("pause", {}, "<b>eve</b>", "<script>alert(1)</script>")
+    study.record_command(LogEntry(1, command, Answer(False, "</script><img src=x>")))
+    study.commit()
+    _, text = ask(f"{server.address}{tmp_path.name}?told=%3Cimg%20src%3Dx%3E")
+    assert "&lt;img src=x&gt;" in text
+    assert not any(tag in text for tag in ("<b>eve", "<script>alert", "<img"))
 
 
 def test_one_search_alone_is_shown(driver, serve, tmp_path):
