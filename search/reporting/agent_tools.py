@@ -11,7 +11,6 @@ from optuna.trial import FrozenTrial
 
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import list_searches
-from searchlight.search.formatting import pluralize
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running, select_trials
@@ -99,11 +98,13 @@ class AgentTools:
     def propose(self, name: str, points: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
         """Let a search try points, such as {"lr": 0.001}. Other parameters have the task's defaults."""
         self._check_steers()
-        answers = []
+        record, answers = self._load(name), []
+        self._check_gpu_hours(record)
+        most = self._count_share(record)
         for point in points:
-            self._check_quota(name)
-            entry = self._send(name, Command("try", {"point": dict(point), "full": False}, self.author, why))
-            answers.append({"accepted": entry.answer.accepted, "effect": entry.answer.effect})
+            command = Command("try", {"point": dict(point), "full": False}, self.author, why, most=most)
+            answer = self._send(name, command).answer
+            answers.append({"accepted": answer.accepted, "effect": answer.effect})
         return {"answers": answers}
 
     def steer(
@@ -162,26 +163,25 @@ class AgentTools:
     def _send(self, name: str, command: Command) -> LogEntry:
         entry = RunningSearch(self.storage / name).send(command)
         if entry is None:
-            raise UsageError(f"{name} must answer, but its driver does not: it may have been killed.")
+            raise UsageError(
+                f"{name} must answer, but its driver does not: it may have been killed. The command {command.id} waits "
+                "for the next driver: do not send it again."
+            )
         return entry
 
     def _check_steers(self) -> None:
         if not self.steers:
             raise UsageError("the server must be started with --allow-steering to change a search, but was not.")
 
-    def _check_quota(self, name: str) -> None:
-        """Check that the agent may propose one more trial.
+    def _count_share(self, record: SearchRecord) -> int:
+        """Return how many points the agent may try. A budget of its own does not change that."""
+        others = build_state([entry for entry in record.commands if entry.command.author != self.author])
+        planned = others.get_limit("trials") or record.about.get("config", {}).get("trials", 0)
+        return int(self.share * planned + 1e-9)  # 0.29 * 100 is 28.999...
 
-        Raises:
-            UsageError: Its share of the trials or its GPU-hours are spent.
-        """
-        record = self._load(name)
-        state = build_state(record.commands)
-        own = [command for command in state.find("try") if command.author == self.author]
-        planned = state.get_limit("trials") or record.about.get("config", {}).get("trials", 0)
-        if len(own) + 1 > self.share * planned:
-            most = f"{self.share:.0%} of {pluralize(planned, 'trial')}"
-            raise UsageError(f"an agent must propose at most {most}, but {len(own)} are of {self.author} already.")
+    def _check_gpu_hours(self, record: SearchRecord) -> None:
+        """Raise a UsageError if the GPU-hours of the agent are spent."""
+        own = [command for command in build_state(record.commands).find("try") if command.author == self.author]
         trials = [trial for trial in record.trials if any(is_of(trial, command) for command in own)]
         spent = sum(map(gpu_seconds_used, trials)) / HOUR
         if self.gpu_hours is not None and spent >= self.gpu_hours:

@@ -63,6 +63,7 @@ def check_command(command: Command, view: SearchView) -> Answer:
         UsageError: The command is refused.
     """
     check_revision(command, view.log)
+    _check_quota(command, view.state)
     effect, *warnings = CHECKS[command.operation](command.args, view)
     return Answer(True, effect, warnings, undo=command.operation in UNDOABLE)
 
@@ -85,6 +86,15 @@ def check_revision(command: Command, log: Sequence[LogEntry]) -> None:
                 f"{entry.command.author} ({entry.command.operation}, revision {entry.revision}). Look at the log and "
                 "send it again."
             )
+
+
+def _check_quota(command: Command, state: SteeringState) -> None:
+    """Check that the author of a `try` has points left. The driver counts, so that no two clients count alike."""
+    tried = sum(each.author == command.author for each in state.find("try"))
+    if command.operation == "try" and command.most is not None and tried >= command.most:
+        raise UsageError(
+            f"{command.author} must try at most {pluralize(command.most, 'point')}, but has tried {tried} already."
+        )
 
 
 def _find_trials(numbers: Sequence[int], view: SearchView) -> list[FrozenTrial]:

@@ -51,6 +51,7 @@ class Command:
         id: Made by the author. A command is applied once, however often it is sent.
         revision: The number of commands that the author knew. A later one that contradicts this one refuses it.
             None: the author asks for it in any case.
+        most: A `try` is refused if the author has tried so many points. None: as many as wanted.
         at: When it was made, in seconds since 1970.
     """
 
@@ -60,6 +61,7 @@ class Command:
     why: str = ""
     revision: int | None = None
     is_preview: bool = False
+    most: int | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     at: float = field(default_factory=time.time)
 

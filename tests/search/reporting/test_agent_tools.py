@@ -2,10 +2,12 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from searchlight.search.errors import UsageError
+from searchlight.search.reporting import running_search
 from searchlight.search.reporting.agent_tools import STATE_BYTES, AgentTools
 from tests.search.execution.searcher_harness import end
 
@@ -55,11 +57,25 @@ def test_preview_that_another_command_has_overtaken_is_refused(driver, tools):
 
 
 def test_agent_proposes_its_share_of_the_trials(driver, tools):
-    points = [{"lr": 0.1}, {"lr": 7}, {"lr": 0.2}, {"lr": 0.3}]
+    tools.steer(driver.name, token=tools.steer(driver.name, "budget", {"trials": 90})["token"])
+    points = [{"lr": lr} for lr in (0.1, 7, 0.2, 0.3, 0.4)]
     answers = tools.propose(driver.name, points, "a ladder")["answers"]
-    assert [answer["accepted"] for answer in answers] == [True, False, True, True]
-    with pytest.raises(UsageError, match=r"at most 30% of 10 trials, but 3 are of agent:test already"):
-        tools.propose(driver.name, [{"lr": 0.4}], "one more")
+    assert [answer["accepted"] for answer in answers] == [True, False, True, True, False]
+    assert answers[-1]["effect"] == "agent:test must try at most 3 points, but has tried 3 already."
+
+
+def test_servers_of_one_agent_share_its_quota(driver, tools, tmp_path):
+    others = [AgentTools(tmp_path.parent, True, "agent:test") for _ in range(5)]
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(each.propose, driver.name, [{"lr": 0.1 + n / 100}], "") for n, each in enumerate(others)]
+    accepted = [answer["accepted"] for each in asked for answer in each.result()["answers"]]
+    assert sorted(accepted) == [False, False, True, True, True]
+
+
+def test_command_without_a_driver_waits(driver, tools, monkeypatch):
+    monkeypatch.setattr(running_search, "WAIT_S", 0.1)
+    with driver.lock, pytest.raises(UsageError, match="do not send it again"):
+        tools.propose(driver.name, [{"lr": 0.1}], "")
 
 
 def test_gpu_hours_of_an_agent_are_limited(driver, tools):
