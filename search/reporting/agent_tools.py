@@ -21,6 +21,7 @@ from searchlight.search.study.trial import get_segments, gpu_seconds_used, inter
 from searchlight.trainables.filesystem.paths import StoragePath
 
 STATE_BYTES = 4096  # the largest state, which an agent reads often
+BETTER = 10  # trials named that were better at a rung, of maybe thousands
 HOUR = 3600.0
 POLL_S = 2.0
 LONGEST_WAIT_S = 600.0
@@ -73,7 +74,7 @@ class AgentTools:
         running = state.pop("unfinished")
         state |= {"unfinished": running[:10], "unfinished_in_all": len(running), "new": [], "new_in_all": len(news)}
         for each in reversed(news):  # the newest, as many as fit
-            if len(json.dumps({**state, "new": [each, *state["new"]]})) > STATE_BYTES:
+            if len(json.dumps({**state, "new": [each, *state["new"]]}, indent=2)) > STATE_BYTES:  # as MCP writes it
                 break
             state["new"] = [each, *state["new"]]
         return state
@@ -93,7 +94,10 @@ class AgentTools:
     def explain(self, name: str, trial: int | None = None) -> dict[str, Any]:
         """Return where trials fail and whether the best one is real; or why one trial was proposed and how it ended."""
         record = self._load(name)
-        return explain_search(record) if trial is None else explain_trial(record, trial)
+        if trial is None:
+            return explain_search(record)
+        found = explain_trial(record, trial)
+        return found | {"rungs": [{**rung, "better": rung["better"][:BETTER]} for rung in found["rungs"]]}
 
     def propose(self, name: str, points: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
         """Let a search try points, such as {"lr": 0.001}. Other parameters have the task's defaults."""

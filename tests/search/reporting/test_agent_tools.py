@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from searchlight.search.errors import UsageError
-from searchlight.search.reporting import running_search
+from searchlight.search.reporting import agent_tools, running_search
 from searchlight.search.reporting.agent_tools import STATE_BYTES, AgentTools
-from tests.search.execution.searcher_harness import end
+from tests.search.execution.searcher_harness import end, report
 
 
 @pytest.fixture
@@ -91,12 +91,21 @@ def test_state_is_small_and_tells_what_is_new(driver, tools):
     for number in range(30):
         tools.steer(driver.name, token=tools.steer(driver.name, "avoid", {"region": f"lr>=0.9{number}"})["token"])
     state = tools.get_state(driver.name, cursor)
-    assert len(json.dumps(state)) <= STATE_BYTES
+    assert len(json.dumps(state, indent=2)) <= STATE_BYTES, "as the server writes it"
     assert state["new_in_all"] == 31
     assert state["new"][-1]["command"] == "avoid"
     assert tools.get_state(driver.name, state["cursor"])["new"] == []
     with pytest.raises(UsageError, match="cursor must be that of an earlier state"):
         tools.get_state(driver.name, "x")
+
+
+def test_explanation_names_few_of_many_better_trials(driver, tools, monkeypatch):
+    monkeypatch.setattr(agent_tools, "BETTER", 1)
+    for number in (1, 2):
+        driver.call(driver.searcher.suggest, f"t{number}")
+        driver.call(report, driver.searcher, f"t{number}", 1, 0.4 - number / 100, done=True)
+    (rung,) = tools.explain(driver.name, 0)["rungs"]
+    assert (rung["rank"], rung["of"], len(rung["better"])) == (3, 3, 1)
 
 
 def test_confirming_runs_are_hidden_until_the_end(driver, tools):
