@@ -193,8 +193,10 @@ class StudySearcher(Searcher):
         self.reports.checkpoints.close()
 
     def _prune_paused(self, trial: FrozenTrial) -> None:
-        epoch = self._progress_of(trial).epoch
-        self.reports.finish_trial(trial.number, "pruned", f"not among the best at epoch {epoch}")
+        progress = self._progress_of(trial)
+        if progress.is_complete(self.schedule.limit):  # the search ends before what a command has added
+            return self.reports.finish_trial(trial.number, "completed")
+        self.reports.finish_trial(trial.number, "pruned", f"not among the best at epoch {progress.epoch}")
 
     def _keep_error(self, action: Callable[[], Any], otherwise: Any) -> Any:
         try:

@@ -118,6 +118,16 @@ def test_extended_trial_trains_longer_than_planned(driver):
     assert driver.outcomes() == ["completed"]
 
 
+def test_extended_trial_of_a_search_that_ends_has_completed_what_was_planned(driver):
+    driver.searcher.suggest("t0")
+    report(driver.searcher, "t0", 1, 0.5, done=True)
+    driver.give("extend", trials=[0], epochs=2)
+    driver.searcher.suggest("t1")
+    report(driver.searcher, "t1", 3, 0.5, done=True)
+    driver.searcher.finish(prune=True)
+    assert driver.outcomes() == ["completed"]
+
+
 def test_point_to_try_is_the_next_trial(driver):
     driver.searcher.suggest("t0")
     answer = driver.give("try", point={"lr": "0.25"}, full=True)
