@@ -15,14 +15,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError, unwritable_errors
+from searchlight.trainables.checkpoint.file import (
+    ABOUT,
+    CheckpointError,
+    UnreadableError,
+    UnwritableError,
+    get_storage_errno,
+    is_outage,
+    unwritable_errors,
+)
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.atomic_file import write_durable
 from searchlight.trainables.filesystem.paths import (
     RemotePath,
     StoragePath,
     compute_digest,
-    get_outage_errors,
     list_files,
     upload,
     with_suffix_added,
@@ -150,14 +157,16 @@ def _upload(
     source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
 ) -> None:
     """Upload `parts`, the files of all ranks, and then what makes them a checkpoint. See `publish_parts`."""
-    claimed, failed = assign_files(parts), ""
+    claimed, failed, number = assign_files(parts), "", 0
     try:
-        if source is not None:
-            upload(source, path, [*claimed[context.rank]])
+        with unwritable_errors(path):
+            if source is not None:
+                upload(source, path, [*claimed[context.rank]])
     except OSError as error:
-        failed = str(error)
-    if reasons := [reason for reason in context.gather(failed) if reason]:
-        raise OSError(reasons[0])
+        failed, number = error.strerror or str(error), get_storage_errno(error)
+    if reasons := [(number, reason) for reason, number in context.gather((failed, number)) if reason]:
+        number, reason = max(reasons)
+        raise UnwritableError(number, reason, str(path)) if number else OSError(reason)
     if context.rank == 0:
         files = {name: digest for part in claimed for name, digest in part.items()}
         (path / ABOUT).write_text(json.dumps({**about, "files": files}))
@@ -168,14 +177,14 @@ def read(path: StoragePath) -> dict[str, Any]:
 
     Raises:
         CheckpointError: It is missing, or its files differ from the published ones.
-        OSError: Its bucket cannot be read.
+        UnreadableError: Its bucket cannot be read.
     """
     try:
         about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         found = {name: compute_digest(path / name) for name in about["files"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
-            raise  # an unreachable bucket does not mean that the checkpoint is broken
+        if is_outage(error, path):  # does not mean that the checkpoint is broken
+            raise UnreadableError(errno.EIO, str(error), str(path)) from error
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error
     wrong = [name for name, expected in about["files"].items() if found[name] != expected]
     if wrong:

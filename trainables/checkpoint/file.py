@@ -31,7 +31,11 @@ class CheckpointError(RuntimeError):
 
 
 class UnwritableError(OSError):
-    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden or broken."""
+    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden, broken or away."""
+
+
+class UnreadableError(UnwritableError):
+    """The bucket gives no checkpoint, of this trial or another, since it is away."""
 
 
 @contextmanager
@@ -44,9 +48,17 @@ def unwritable_errors(path: StoragePath, of_content: Collection[int] = ()) -> It
     try:
         yield
     except OSError as error:
-        if (number := get_storage_errno(error)) and number not in of_content:
-            raise UnwritableError(number, error.strerror, str(path)) from error
+        number = get_storage_errno(error)
+        if error.errno is None and is_outage(error, path):
+            number = errno.EIO
+        if number and number not in of_content:
+            raise UnwritableError(number, error.strerror or str(error), str(path)) from error
         raise
+
+
+def is_outage(error: BaseException, path: StoragePath) -> bool:
+    """Return whether a request for `path` in a bucket failed, other than for what it does not have."""
+    return isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError)
 
 
 def get_storage_errno(error: BaseException) -> int:
@@ -72,14 +84,14 @@ def load(path: StoragePath) -> dict[str, Any]:
 
     Raises:
         CheckpointError: The file is missing or its content differs from what was written.
-        OSError: Its bucket cannot be read.
+        UnreadableError: Its bucket cannot be read.
     """
     try:
         content = path.read_bytes()
         digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
     except (OSError, IndexError, UnicodeDecodeError) as error:
-        if isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError):
-            raise  # an unreachable bucket does not mean that the checkpoint is broken
+        if is_outage(error, path):  # does not mean that the checkpoint is broken
+            raise UnreadableError(errno.EIO, str(error), str(path)) from error
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 next to it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"

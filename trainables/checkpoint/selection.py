@@ -1,12 +1,13 @@
 """The choice of the checkpoint that a trial resumes from."""
 
+import errno
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from searchlight.trainables import checkpoint
-from searchlight.trainables.checkpoint.file import ABOUT
+from searchlight.trainables.checkpoint.file import ABOUT, UnreadableError, is_outage
 from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
 
 logger = logging.getLogger(__name__)
@@ -27,13 +28,18 @@ def find_resume_checkpoint(
 
     Raises:
         CheckpointError: No candidate can be read.
-        OSError: Their bucket cannot be read.
+        UnreadableError: Their bucket cannot be read.
     """
     broken: list[checkpoint.CheckpointError] = []
     midway: list[tuple[int, StoragePath]] = []
-    for path in folder.glob("midway-*.pt"):
-        with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
-            midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
+    try:
+        for path in folder.glob("midway-*.pt"):
+            with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
+                midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
+    except OSError as error:
+        if is_outage(error, folder):
+            raise UnreadableError(errno.EIO, str(error), str(folder)) from error
+        raise
     for _, path in sorted(midway, reverse=True):
         found = _read(path, broken)
         if found is None or found[1]["epoch"] != epoch:
@@ -44,8 +50,8 @@ def find_resume_checkpoint(
     for name in candidates:
         found = None if name is None else _read(parse_path(name), broken)
         if name is None or found is not None:
-            for error in broken:
-                logger.warning("%s The one before it is used.", error)
+            for damage in broken:
+                logger.warning("%s The one before it is used.", damage)
             return found
     raise broken[-1]
 

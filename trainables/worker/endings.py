@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from searchlight.trainables.checkpoint.file import UnwritableError
+from searchlight.trainables.checkpoint.file import UnreadableError, UnwritableError
 from searchlight.trainables.context import Context
 from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory, measure_missing_gib
 from searchlight.trainables.precision import Diverged
@@ -54,8 +54,8 @@ def ends_gang(last: WorkerReport | None, context: Context) -> bool:
 
 
 def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
-    """Return the last report of a segment whose checkpoint cannot be written, which is no fault of its trial."""
-    reason = f"a checkpoint cannot be written: {error}"
+    """Return the last report of a segment whose checkpoint the storage does not take or give: no fault of its trial."""
+    reason = f"a checkpoint cannot be {'read' if isinstance(error, UnreadableError) else 'written'}: {error}"
     return SegmentEnd("interrupted", reason, alone=context.world_size > 1, unwritable=True)
 
 
