@@ -111,5 +111,5 @@ def read_search_yaml_value(place: StoragePath, key: str) -> str:
     path = place / "search.yaml"
     try:
         return str(yaml.safe_load(path.read_text(encoding="utf-8")).get(key, ""))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, RecursionError) as error:  # nested too deeply
         raise UsageError(f"{path} must say where the study is, but cannot be read: {format_reason(error)}.") from error

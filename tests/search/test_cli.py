@@ -31,6 +31,15 @@ def test_shell_completes_commands_and_options(arguments, incomplete, completed):
     assert {item.value for item in complete.get_completions(arguments, incomplete)} == completed
 
 
+def test_search_with_a_deeply_nested_file_is_listed_with_its_error(tmp_path):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "search.yaml").write_text("[" * 10_000)
+    done = CliRunner().invoke(searchlight, ["list", "--storage", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "damaged" in done.output
+    assert "search.yaml must say where the study is, but cannot be read: RecursionError" in done.output
+
+
 def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "search.yaml").touch()

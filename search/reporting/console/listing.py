@@ -103,7 +103,7 @@ def _find_checkpoint_bytes(config: "SearchConfig") -> tuple[str, int]:
             earlier = read_yaml((location / "search.yaml").read_text(encoding="utf-8"))
             if earlier["task"] == config.task and (size := measure_largest(location / CHECKPOINTS)):
                 return name, size
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):  # an unreadable search
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, RecursionError):  # it is unreadable
             continue
     return "", 0
 
