@@ -8,7 +8,7 @@ others: see docs/search-quality.md.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from optuna import Study
@@ -20,8 +20,10 @@ from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.private_api import SearchSpaceTransform
 from searchlight.search.samplers.predicted_ends import predict_ends
 from searchlight.search.samplers.tpe import INFEASIBLE, RUNNING, FastTPESampler, TrialTable, compute_log_density
-from searchlight.search.space.search_space import Space
-from searchlight.trainables.task.config import Trust
+from searchlight.trainables.trust import Trust
+
+if TYPE_CHECKING:  # it imports torch, which the command line does without
+    from searchlight.search.space.search_space import Space
 
 LOCAL = 0.6  # share of proposals that start from the best trial or from the defaults, and not from TPE
 NEAR_DEFAULTS = 0.3  # share of those that start from the defaults
@@ -42,7 +44,7 @@ class Belief(NamedTuple):
     trust: Trust
 
 
-def build_beliefs(space: Space, given: Mapping[str, Trust]) -> dict[str, Belief]:
+def build_beliefs(space: "Space", given: Mapping[str, Trust]) -> dict[str, Belief]:
     """Return the beliefs in the defaults of `space`. Those in `given` replace what the parameters declare.
 
     Raises:

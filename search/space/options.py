@@ -7,7 +7,7 @@ from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
 from searchlight.search.space.constraints import parse_constraint
-from searchlight.trainables.task.config import Trust
+from searchlight.trainables.trust import Trust
 
 
 def join_choices(value: Any) -> Any:

@@ -20,7 +20,7 @@ from searchlight.search.space.space_parsing import (
     validate,
 )
 from searchlight.trainables.flatten import get_nested, nest
-from searchlight.trainables.task.config import Trust
+from searchlight.trainables.trust import Trust
 
 MANY = 10_000  # combinations above which a space counts as infinite
 

@@ -32,6 +32,7 @@ def search(make_cli):
 def test_output_is_one_json_object_with_every_trial(search):
     assert set(search.json) == {
         "name",
+        "schema",
         "outcomes",
         "best",
         "divergence",

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from searchlight.trainables.precision import Precision, PrecisionName
-
-Trust = Literal["none", "low", "medium", "high"]
+from searchlight.trainables.trust import Trust
 
 
 def searchable(

@@ -64,7 +64,7 @@ def test_objectives_of_a_file_survive_yaml(tmp_path):
         ({"objective": ["val/score", ":max"]}, ["--objective must name a metric, but got ''."]),
         ({"objective": "loss"}, ["--objective must be that of arc, 'val/score', but got 'loss'. Leave it out."]),
         ({"objective": ["val/score", SPEED], "sampler": "cmaes"},
-         ["--sampler must be tpe, gp, qmc, nsga2 or random with 2 objectives, but got cmaes."]),
+         ["--sampler must be mixture, tpe, gp, qmc, nsga2 or random with 2 objectives, but got cmaes."]),
     ],
 )  # fmt: skip
 def test_objectives_that_contradict_the_task_are_refused(tmp_path, given, problems):

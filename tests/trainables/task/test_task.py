@@ -21,7 +21,9 @@ from tests.trainables.toy_models import Adversaries, Regression, RegressionConfi
 def test_searchable_range_keeps_default_and_bounds():
     field = searchable(3e-4, low=1e-5, high=1e-2, log=True, description="step size")
     assert (field.default, field.description) == (3e-4, "step size")
-    assert field.json_schema_extra["search"] == {"low": 1e-5, "high": 1e-2, "log": True, "step": None}
+    assert field.json_schema_extra["search"] == {
+        "low": 1e-5, "high": 1e-2, "log": True, "step": None, "trust": "medium"
+    }  # fmt: skip
     for end in (1, 5):
         field = searchable(end, low=1, high=5, step=2)
         assert (field.default, field.json_schema_extra["search"]["step"]) == (end, 2)
@@ -30,7 +32,7 @@ def test_searchable_range_keeps_default_and_bounds():
 def test_searchable_choices_and_conditions_are_plain_values():
     field = searchable(Precision.FP32, choices=list(Precision), when={"precision": Precision.FP16})
     space = field.json_schema_extra["search"]
-    assert space == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": ["fp16"]}}
+    assert space == {"choices": ["fp32", "bf16", "fp16"], "when": {"precision": ["fp16"]}, "trust": "medium"}
     assert all(type(choice) is str for choice in space["choices"])
 
 
