@@ -37,7 +37,7 @@ def test_search_with_a_deeply_nested_file_is_listed_with_its_error(tmp_path):
     done = CliRunner().invoke(searchlight, ["list", "--storage", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "damaged" in done.output
-    assert "search.yaml must say where the study is, but cannot be read: RecursionError" in done.output
+    assert "search.yaml must say where the study is, but cannot be read: maximum recursion depth" in done.output
 
 
 def test_search_is_listed_and_a_missing_one_is_refused(tmp_path):
