@@ -219,16 +219,21 @@ def _create_private_token() -> None:
 
 
 def _init_ray(**options: Any) -> None:
-    """Start or join Ray, and keep the search's handler of SIGTERM.
+    """Start or join Ray, and keep the search's signal handlers.
 
-    Ray's handler would end this process if the signal came before Ray has started. The search would have no summary.
+    Ray's handler in Python would end this process if SIGTERM came before Ray has started: the search would have no
+    summary. Its handler in C++, which replaces this process's, prints a stack first, and may abort the process.
     """
     utils = private_api.ray_utils
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
         ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
     finally:
         utils.set_sigterm_handler = install
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def shut_down() -> None:
