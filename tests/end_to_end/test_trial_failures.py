@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from itertools import combinations
 
 import pytest
 
@@ -66,7 +67,7 @@ BUSY_GANG = "ResourceTrainable.train"  # what Tune makes of the class, while it 
 def test_trials_of_killed_gangs_have_the_curves_of_undisturbed_ones(make_cli, monkeypatch):
     """Each begins in new workers, too, and equals a training in this process."""
     cli = make_cli()
-    options = ["--scheduler", "none", "--trials", "3", "--concurrency", "2", "--recycle-after", "1"]
+    options = ["--scheduler", "none", "--trials", "4", "--concurrency", "2", "--recycle-after", "1"]
     values = ["epochs=8", "precision=fp32", "pause_s=0.5"]
     process = cli.start("faulty.py:Faulty", *options, "--name", "disturbed", "--json", "--set", *values)
     journal = cli.folder / "runs" / "disturbed" / "study.journal"
@@ -75,12 +76,13 @@ def test_trials_of_killed_gangs_have_the_curves_of_undisturbed_ones(make_cli, mo
         wait_until(lambda t=title: find_actors(process, t), process)[0].kill()
     disturbed = FinishedSearch(cli, cli.finished(process), "disturbed")
     told = disturbed.done.stderr
-    assert disturbed.json["outcomes"] == {"completed": 3}, told
+    assert disturbed.json["outcomes"] == {"completed": 4}, told
     assert "lost its gang (a process was killed or crashed), and continues from its last checkpoint" in told
     assert "lost its workers (a process was killed or crashed), and continues from its last checkpoint" in told
-    assert "trial 2: begins in new workers: 1 trial" in told
-    pids = [{row["pid"] for row in disturbed.rows if row["trial_id"] == number} for number in range(3)]
-    assert not pids[2] & (pids[0] | pids[1])
+    # The second kill may hit trial 2 before it begins, but not trial 3 as well.
+    assert re.search("trial [23]: begins in new workers: 1 trial", told), told
+    pids = [{row["pid"] for row in disturbed.rows if row["trial_id"] == number} for number in range(4)]
+    assert not any(first & second for first, second in combinations(pids, 2))
     monkeypatch.syspath_prepend(TASKS)
     module = importlib.import_module("faulty")
     for trial in disturbed.study.trials:
