@@ -7,7 +7,7 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.reporting.parquet import FileCallback
+from searchlight.search.reporting.file_callback import FileCallback
 from searchlight.search.steering.command import LogEntry
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import split_trials
