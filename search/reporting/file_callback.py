@@ -2,18 +2,18 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import pyarrow as pa
 from optuna.trial import FrozenTrial
 
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.trainables.filesystem.paths import StoragePath
 
 
-class FileCallback(TrialCallback):
+class FileCallback(TrialCallback, ABC):
     """Observes a search and writes a file about its trials every few seconds, in a thread.
 
     Args:
@@ -80,7 +80,7 @@ class FileCallback(TrialCallback):
         try:
             self.write(sorted(trials, key=lambda trial: trial.number))
             self._failure = ""
-        except (OSError, pa.ArrowException) as error:  # e.g. a full disk, or a value without a Parquet type
+        except OSError as error:  # e.g. a full disk
             self._changed.set()
             if then != self._failure:
                 self._say(f"{self._place / self.file} cannot be written: {error}; {then}")
@@ -89,13 +89,13 @@ class FileCallback(TrialCallback):
     def prepare(self) -> None:
         """Import what `write` needs, whose time does not count."""
 
+    @abstractmethod
     def write(self, trials: Sequence[FrozenTrial]) -> None:
         """Write the file about `trials`.
 
         Raises:
             OSError: It cannot be written.
         """
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # not all files are written at the end
         """Write what the file lacks at the end of the search."""

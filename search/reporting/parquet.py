@@ -139,7 +139,10 @@ class ParquetCallback(FileCallback):
         pa.array([0.0])  # imports pandas
 
     def write(self, trials: Sequence[FrozenTrial]) -> None:
-        write_parquet(trials, self._path)
+        try:
+            write_parquet(trials, self._path)
+        except pa.ArrowException as error:  # e.g. a value without a Parquet type
+            raise OSError(str(error)) from error
 
     def close(self) -> None:
         if self._changed.is_set():
