@@ -315,8 +315,22 @@ def render_infeasible() -> list[str]:
     return [f"{result.about}:", "", *table, "", render_source(result)]
 
 
+def render_overhead(result: Result) -> list[str]:
+    """Render what each library adds to the wall time of an update of a hand-written loop, a line per model and row."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in result.find_rows("updates"):
+        found.setdefault((row["model"], row["row"]), {})[row["loop"]] = row
+    loops = [loop for loop in next(iter(found.values())) if loop not in ("raw", "raw, data loader")]
+    rows = [
+        [*key, f"{by_loop['raw']['wall']:,.0f}", *(f"{by_loop[loop]['added']:+,.0f}" for loop in loops)]
+        for key, by_loop in found.items()
+    ]
+    head = ["model", "row", "raw loop, us", *(f"added by {loop}, us" for loop in loops)]
+    return render_table(head, rows, len(head) - 2)
+
+
 def render_gpu() -> list[str]:
-    """Render the claims about GPUs by the step that measured them, and the tables that have no claims."""
+    """Render the claims about GPUs by the step that measured them, and what libraries add to an update there."""
     rows, tables, sources = [], [], dict[str, list[str]]()
     for path in sorted(GPU.glob("*.json")):
         result = Result(**json.loads(path.read_text(encoding="utf-8")))
@@ -325,7 +339,7 @@ def render_gpu() -> list[str]:
         if claims:
             sources.setdefault(f"{result.date}, {result.machine}; commit {result.commit}", []).append(f"`{path.stem}`")
         if result.figures:
-            tables += ["", render_source(result), "", *render_figures(result)]
+            tables += ["", render_source(result), "", *render_overhead(result)]
     if not sources and not tables:
         raise NotMeasuredError(f"{GPU} must have results, but has none.")
     lines = [f"{', '.join(steps)}: {source}." for source, steps in sources.items()]
