@@ -54,7 +54,8 @@ class AgentTools:
     def get_state(self, name: str, cursor: str = "") -> dict[str, Any]:
         """Return the state of a search in at most 4 kB, with what is new since the `cursor` of an earlier call."""
         record = self._load(name)
-        ended = sorted((t for t in record.trials if t.datetime_complete), key=lambda t: t.datetime_complete)  # type: ignore[arg-type, return-value]
+        moments = sorted((t.datetime_complete, t.number, t) for t in record.trials if t.datetime_complete)
+        ended = [trial for _, _, trial in moments]
         try:
             seen, known = map(int, cursor.split("-")) if cursor else (0, 0)
         except ValueError as error:
