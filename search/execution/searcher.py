@@ -236,8 +236,9 @@ class StudySearcher(Searcher):
 
     def _find_kept(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Return the next segment of a trial that a command keeps, or None if none of them waits."""
-        for trial in trials:
-            if trial.number in {*self.controls.kept, *self.controls.extended} and trial.state == "waiting":
+        wanted = {*self.controls.kept, *self.controls.extended}
+        for trial in trials if wanted else ():
+            if trial.number in wanted and trial.state == "waiting":
                 ends = (*self.schedule.rungs, self._get_limit(trial.number, trial.epochs))
                 rung = next(rung for rung in ends if rung > trial.total_cost)
                 return Segment("continued", trial.number, trial.epoch, rung)  # not further: the command may be undone
