@@ -1,7 +1,7 @@
 """A search that runs in a thread of this process, for scripts and notebooks."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
@@ -19,25 +19,17 @@ class BackgroundSearch(RunningSearch):
 
     def __init__(self, config: SearchConfig) -> None:
         super().__init__(config.path)
-        self._config = config
-        self._result: SearchResult | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="search")
+        pool = ThreadPoolExecutor(1, "search")
+        self._end = pool.submit(run, config)
+        pool.shutdown(wait=False)  # its thread ends with the search
 
-    def _run(self) -> None:
-        try:
-            self._result = run(self._config)
-        except BaseException as error:  # any error: `wait` raises it
-            self._error = error
-
-    def begin(self) -> None:
-        """Begin the search, and return once it can be looked at.
+    def wait_for_begin(self) -> None:
+        """Return once the search can be looked at.
 
         Raises:
             UsageError: It cannot run as configured.
         """
-        self._thread.start()
-        while self._thread.is_alive():
+        while not self._end.done():
             try:
                 self.load()
                 return
@@ -47,11 +39,7 @@ class BackgroundSearch(RunningSearch):
 
     def wait(self) -> SearchResult:
         """Wait until the search ends. Return its result, or raise its error."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        return self._end.result()
 
 
 def start(config: SearchConfig) -> BackgroundSearch:
@@ -61,7 +49,7 @@ def start(config: SearchConfig) -> BackgroundSearch:
         UsageError: It cannot run as configured. None of its files are left.
     """
     config = resolve_config(config)
-    check_location(config.storage, config.name)  # else `begin` would look at an earlier search of this name
+    check_location(config.storage, config.name)  # else an earlier search of this name would be looked at
     search = BackgroundSearch(config)
-    search.begin()
+    search.wait_for_begin()
     return search
