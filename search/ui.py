@@ -181,7 +181,9 @@ def main(name: str | None, storage: str, port: int, allow_steering: bool) -> Non
     """Show the searches of a folder in a browser, also while they run. NAME shows this search alone."""
     place = parse_storage(storage)
     if name is not None:
-        RunningSearch(place / name).load()  # it must exist
+        search = RunningSearch(name, storage)
+        search.load()  # it must exist
+        place, name = search.place.parent, search.name
     try:
         server = PageServer(place, name, port, allow_steering)
     except OSError as error:

@@ -1,6 +1,8 @@
 """The pages of a storage folder in a real browser, and what the server refuses."""
 
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.parse
@@ -128,3 +130,14 @@ def test_one_search_alone_is_shown(driver, serve, tmp_path):
     server = serve(name="another")
     assert ask(server.address + tmp_path.name)[0] == 404
     assert "There is none" in ask(server.address)[1]
+
+
+def test_path_of_a_search_shows_it(driver, tmp_path):
+    program = "from searchlight.search.cli import main; main()"
+    command = [sys.executable, "-c", program, "ui", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            status, text = ask(server.stdout.readline().split()[1])
+        finally:
+            server.terminate()
+    assert (status, "the search runs; written at" in text) == (200, True)
