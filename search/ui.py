@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from html import escape
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -86,7 +87,8 @@ class PageHandler(BaseHTTPRequestHandler):
         """Call `respond` with the name of the search that is asked for, or "", and the fields of the query."""
         address = urlsplit(self.path)
         token, _, name = address.path.strip("/").partition("/")
-        known = {f"{host}:{self.server.server_port}" for host in (HOST, "localhost")}
+        port = "" if self.server.server_port == HTTP_PORT else f":{self.server.server_port}"  # as browsers send it
+        known = {f"{host}{port}" for host in (HOST, "localhost")}
         # Another name of this machine would let a page of another origin read the answer.
         if self.headers["Host"] not in known or not secrets.compare_digest(token.encode(), self.server.token.encode()):
             return self.send_error(HTTPStatus.FORBIDDEN, "Open the address that searchlight ui has printed")
@@ -175,7 +177,9 @@ class PageHandler(BaseHTTPRequestHandler):
 @click.command("ui", cls=CommandLine)
 @click.argument("name", required=False)
 @click.option("--storage", metavar="PLACE", default="runs", help="Folder or bucket of the searches. Default: runs.")
-@click.option("--port", type=int, default=0, metavar="N", help="Port on this machine. Default: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port on this machine. Default: a free one."
+)
 @click.option("--allow-steering", is_flag=True, help="Show buttons that change a running search.")
 def main(name: str | None, storage: str, port: int, allow_steering: bool) -> None:
     """Show the searches of a folder in a browser, also while they run. NAME shows this search alone."""

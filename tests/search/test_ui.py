@@ -9,10 +9,11 @@ import urllib.parse
 import urllib.request
 
 import pytest
+from click.testing import CliRunner
 
 from searchlight.search.experiment.steering import Steering
 from searchlight.search.steering.command import Answer, Command, LogEntry
-from searchlight.search.ui import PageServer
+from searchlight.search.ui import PageServer, main
 from tests.end_to_end.processes import wait_until
 from tests.search.execution.searcher_harness import report
 
@@ -89,6 +90,15 @@ def test_list_and_page_are_read_with_the_token_alone(driver, serve, tmp_path):
     assert ask(server.address.replace(server.token, "guessed"))[0] == 403
     assert ask(server.address, host=f"evil.example:{server.server_port}")[0] == 403
     assert ask(server.address + "..%2f..%2fetc")[0] == 404
+
+
+def test_port_80_is_left_out_by_browsers(driver, serve):
+    server = serve()
+    address, server.server_port = server.address, 80
+    assert ask(address, host="127.0.0.1")[0] == 200
+    assert ask(address, host="127.0.0.1:8080")[0] == 403
+    done = CliRunner().invoke(main, ["--port", "65536"])
+    assert (done.exit_code, "65536 is not in the range 0<=x<=65535" in done.output) == (2, True)
 
 
 def test_command_from_elsewhere_is_refused(driver, serve, tmp_path):
