@@ -67,19 +67,19 @@ def describe_nearest(trials: Sequence[FrozenTrial], objective: Objective) -> str
     """
     if any(get_outcome(trial) in WITH_RESULT for trial in trials):
         return ""
-    missed = {
-        trial.number: {name: value for name, value in get_constraints(trial, objective).items() if value > 0}
+    near = [
+        (trial, {name: value for name, value in get_constraints(trial, objective).items() if value > 0})
         for trial in trials
         if get_outcome(trial) == "infeasible" and intermediate_values(trial) and "infeasibility" not in trial.user_attrs
-    }
-    nearest = min(missed, key=lambda number: sum(missed[number].values()), default=None)
-    if nearest is None:
+    ]
+    if not near:
         return ""
-    trial = next(trial for trial in trials if trial.number == nearest)
-    how = join_words([f"{name} by {format_value(value)}" for name, value in missed[nearest].items()])
+    trial, missed = min(near, key=lambda pair: sum(pair[1].values()))
+    how = join_words([f"{name} by {format_value(value)}" for name, value in missed.items()])
     values = ", ".join(f"{name}={format_value(value)}" for name, value in trial.params.items())
     reached = f"{objective.metric} {format_value(get_best_value(trial, objective))}"
-    return f"no trial meets the constraints; the nearest is trial {nearest}, which misses {how}: {reached}, {values}"
+    nearest = f"the nearest is trial {trial.number}, which misses {how}: {reached}, {values}"
+    return f"no trial meets the constraints; {nearest}"
 
 
 def list_split_trials(trials: Sequence[FrozenTrial]) -> list[str]:
