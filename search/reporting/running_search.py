@@ -49,7 +49,7 @@ class RunningSearch:
         from pandas import DataFrame
 
         rows = select_trials(self.load(), where)
-        return DataFrame([{**row, **row.pop("params")} for row in rows])
+        return DataFrame([row | row.pop("params") for row in rows])
 
     def explain(self, trial: int | None = None) -> dict[str, Any]:
         """Return what `searchlight explain --json` prints."""

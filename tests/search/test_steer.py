@@ -193,6 +193,7 @@ def test_python_sees_what_the_command_line_sees(ended):
     assert search.status() == json.loads(call("status", ended.name, "--storage", str(ended.parent), "--json")[1])
     assert [*search.trials("val/loss<0.6").trial] == [0]
     assert search.trials().lr.notna().all()
+    assert "params" not in search.trials(), "each has a column of its own"
     assert search.best() is None, "no trial has ended"
     assert search.explain(1)["rungs"] == [], "it has kept no rungs"
     assert search.log()[0].command.why == "lunch"
