@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from searchlight.search.formatting import SCHEMA, format_duration, format_value
+from searchlight.search.formatting import SCHEMA
 from searchlight.search.reporting.console.command_line import Command as CommandLine
+from searchlight.search.reporting.console.search_state import print_explanation, print_log, print_status, print_trials
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import build_status, select_trials
-from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.study.record import SearchRecord
 
@@ -94,13 +94,7 @@ def _print_log(name: str, storage: str, as_json: bool) -> None:
     record = _load(name, storage)
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "commands": [entry.as_json() for entry in record.commands]}))
-    for entry in record.commands:
-        made, answer = entry.command, entry.answer
-        why = f" ({made.why})" if made.why else ""
-        effect = answer.effect if answer.accepted else f"refused: {answer.effect}"
-        print(f"{entry.revision}  {made.id}  {made.operation} by {made.author}{why}: {effect}")
-    if not record.commands:
-        print(f"no commands to {record.name} yet")
+    print_log(record)
 
 
 def _watch_status(name: str, storage: str, as_json: bool, watch: bool) -> None:
@@ -111,24 +105,10 @@ def _watch_status(name: str, storage: str, as_json: bool, watch: bool) -> None:
         if as_json:
             print(json.dumps(status), flush=True)
         else:
-            _print_status(record, status)
+            print_status(record, status)
         if not (watch and status["running"]):
             return
         time.sleep(WATCH_S)
-
-
-def _print_status(record: SearchRecord, status: Mapping[str, Any]) -> None:
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
-    state = "paused" if status["paused"] else "running, unless it was killed"
-    print(f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}")
-    if best := status["best"]:
-        metric = record.objective.metric
-        spread = f" ({best['statement']})" if best["statement"] else ", not confirmed"
-        print(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
-    for trial in status["unfinished"]:
-        value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
-        print(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
-    print(f"commands: {status['revision']}; trials took {format_duration(3600 * status['gpu_hours'])} in all")
 
 
 def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
@@ -139,12 +119,7 @@ def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bo
         return print(json.dumps({"schema": SCHEMA, "trials": rows}))
     if not rows:
         print(f"no trial of {record.name} meets {where}" if where else f"{record.name} has no trial yet")
-    for row in rows:
-        values = ", ".join(f"{key}={format_value(value)}" for key, value in row["params"].items())
-        value = "" if row["value"] is None else f"  {record.objective.metric} {format_value(row['value'])}"
-        print(f"{row['trial']}  {row['outcome']}  epoch {row['epoch']}{value}  {values}")
-        if curves:
-            print("   " + ", ".join(f"{epoch}: {format_value(at)}" for epoch, at in row["curve"].items()))
+    print_trials(record, rows)
 
 
 def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool) -> None:
@@ -156,19 +131,7 @@ def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool
     found = explain_search(record) if trial is None else explain_trial(record, trial)
     if as_json:
         return print(json.dumps(found))
-    if trial is None:
-        print(f"best: {found['best']}")
-        lines = [*(f"diverged: {each}" for each in found["diverged"])]
-        return print("\n".join([*lines, *(f"infeasible: {each}" for each in found["infeasible"])]) or "no trial failed")
-    reason = f", {found['reason']}" if found["reason"] else ""
-    print(f"trial {trial}: {found['outcome']}{reason}\n{found['origin']}")
-    for rung in found["rungs"]:
-        better = rung["better"]
-        ahead = f"; better: {', '.join(map(str, better[:10]))}{', ...' if len(better) > 10 else ''}" if better else ""
-        place = f"{format_value(rung['value'])}, {rung['rank']} of {rung['of']}"
-        print(f"at {format_amount(rung['rung'])} {unit_label(record.unit)}: {place}{ahead}")
-    for command in found["commands"]:
-        print(command)
+    print_explanation(record, found)
 
 
 COMMANDS = [

@@ -1,0 +1,61 @@
+"""The state of a search, its trials, their explanation and its commands as lines of text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.space.fidelity import format_amount, unit_label
+from searchlight.search.study.record import SearchRecord
+
+
+def print_log(record: SearchRecord) -> None:
+    """Print who changed a search, when, why, and with what effect."""
+    for entry in record.commands:
+        made, answer = entry.command, entry.answer
+        why = f" ({made.why})" if made.why else ""
+        effect = answer.effect if answer.accepted else f"refused: {answer.effect}"
+        print(f"{entry.revision}  {made.id}  {made.operation} by {made.author}{why}: {effect}")
+    if not record.commands:
+        print(f"no commands to {record.name} yet")
+
+
+def print_status(record: SearchRecord, status: Mapping[str, Any]) -> None:
+    """Print the result of `build_status`."""
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
+    state = "paused" if status["paused"] else "running, unless it was killed"
+    print(f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}")
+    if best := status["best"]:
+        metric = record.objective.metric
+        spread = f" ({best['statement']})" if best["statement"] else ", not confirmed"
+        print(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
+    for trial in status["unfinished"]:
+        value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
+        print(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
+    print(f"commands: {status['revision']}; trials took {format_duration(3600 * status['gpu_hours'])} in all")
+
+
+def print_trials(record: SearchRecord, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the result of `select_trials`, a line for each trial, and one for its curve if there is one."""
+    for row in rows:
+        values = ", ".join(f"{key}={format_value(value)}" for key, value in row["params"].items())
+        value = "" if row["value"] is None else f"  {record.objective.metric} {format_value(row['value'])}"
+        print(f"{row['trial']}  {row['outcome']}  epoch {row['epoch']}{value}  {values}")
+        if "curve" in row:
+            print("   " + ", ".join(f"{epoch}: {format_value(at)}" for epoch, at in row["curve"].items()))
+
+
+def print_explanation(record: SearchRecord, found: Mapping[str, Any]) -> None:
+    """Print the result of `explain_search` or of `explain_trial`."""
+    if "trial" not in found:
+        print(f"best: {found['best']}")
+        lines = [*(f"diverged: {each}" for each in found["diverged"])]
+        return print("\n".join([*lines, *(f"infeasible: {each}" for each in found["infeasible"])]) or "no trial failed")
+    reason = f", {found['reason']}" if found["reason"] else ""
+    print(f"trial {found['trial']}: {found['outcome']}{reason}\n{found['origin']}")
+    for rung in found["rungs"]:
+        better = rung["better"]
+        ahead = f"; better: {', '.join(map(str, better[:10]))}{', ...' if len(better) > 10 else ''}" if better else ""
+        place = f"{format_value(rung['value'])}, {rung['rank']} of {rung['of']}"
+        print(f"at {format_amount(rung['rung'])} {unit_label(record.unit)}: {place}{ahead}")
+    for command in found["commands"]:
+        print(command)
