@@ -16,7 +16,6 @@ from searchlight.search.reporting.explanation import explain_search, explain_tri
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import build_status, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
-from searchlight.search.study.record import SearchRecord
 
 WATCH_S = 5.0  # between two states
 NAME = click.Argument(["name"])
@@ -85,35 +84,48 @@ def _print_answer(name: str, made: Command, entry: LogEntry | None, as_json: boo
         raise click.exceptions.Exit(2)
 
 
-def _load(name: str, storage: str) -> SearchRecord:
-    return RunningSearch(name, storage).load()
-
-
-def _print_log(name: str, storage: str, as_json: bool) -> None:
+@click.command(cls=CommandLine, params=[NAME, STORAGE, JSON])
+def log(name: str, storage: str, as_json: bool) -> None:
     """Print who changed the search NAME, when, why, and with what effect."""
-    record = _load(name, storage)
+    record = RunningSearch(name, storage).load()
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "commands": [entry.as_json() for entry in record.commands]}))
     print_log(record)
 
 
-def _watch_status(name: str, storage: str, as_json: bool, watch: bool) -> None:
+@click.command(
+    cls=CommandLine,
+    params=[NAME, click.Option(["--watch"], is_flag=True, help="Print it again until it ends."), STORAGE, JSON],
+)
+def status(name: str, storage: str, as_json: bool, watch: bool) -> None:
     """Print the state of the search NAME, also while it runs: its budget, the best trial, unfinished trials."""
     while True:
-        record = _load(name, storage)
-        status = build_status(record)
+        record = RunningSearch(name, storage).load()
+        found = build_status(record)
         if as_json:
-            print(json.dumps(status), flush=True)
+            print(json.dumps(found), flush=True)
         else:
-            print_status(record, status)
-        if not (watch and status["running"]):
+            print_status(record, found)
+        if not (watch and found["running"]):
             return
         time.sleep(WATCH_S)
 
 
-def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
+@click.command(
+    cls=CommandLine,
+    params=[
+        NAME,
+        click.Option(
+            ["--where"], default="", metavar="CONDITION", help='E.g. "val/loss<0.3 and epoch>3 and lr>=0.01".'
+        ),
+        click.Option(["--curves"], is_flag=True, help="Print each value by epoch as well."),
+        STORAGE,
+        JSON,
+    ],
+)
+def trials(name: str, where: str, curves: bool, storage: str, as_json: bool) -> None:
     """Print the trials of the search NAME as a table, or as JSON."""
-    record = _load(name, storage)
+    record = RunningSearch(name, storage).load()
     rows = select_trials(record, where, curves)
     if as_json:
         return print(json.dumps({"schema": SCHEMA, "trials": rows}))
@@ -122,12 +134,16 @@ def _print_trials(name: str, where: str, curves: bool, storage: str, as_json: bo
     print_trials(record, rows)
 
 
-def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool) -> None:
+@click.command(
+    cls=CommandLine,
+    params=[NAME, click.Option(["--trial"], type=int, metavar="N", help="Explain this trial."), STORAGE, JSON],
+)
+def explain(name: str, trial: int | None, storage: str, as_json: bool) -> None:
     """Print why trials of NAME ended as they did, where they fail, and whether the best one is shown to be real.
 
     With --trial: where it comes from, and how it compared at each rung.
     """
-    record = _load(name, storage)
+    record = RunningSearch(name, storage).load()
     found = explain_search(record) if trial is None else explain_trial(record, trial)
     if as_json:
         return print(json.dumps(found))
@@ -135,33 +151,10 @@ def _print_explanation(name: str, trial: int | None, storage: str, as_json: bool
 
 
 COMMANDS = [
-    CommandLine(
-        "status",
-        params=[NAME, click.Option(["--watch"], is_flag=True, help="Print it again until it ends."), STORAGE, JSON],
-        callback=_watch_status,
-        help=_watch_status.__doc__,
-    ),
-    CommandLine(
-        "trials",
-        params=[
-            NAME,
-            click.Option(
-                ["--where"], default="", metavar="CONDITION", help='E.g. "val/loss<0.3 and epoch>3 and lr>=0.01".'
-            ),
-            click.Option(["--curves"], is_flag=True, help="Print each value by epoch as well."),
-            STORAGE,
-            JSON,
-        ],
-        callback=_print_trials,
-        help=_print_trials.__doc__,
-    ),
-    CommandLine(
-        "explain",
-        params=[NAME, click.Option(["--trial"], type=int, metavar="N", help="Explain this trial."), STORAGE, JSON],
-        callback=_print_explanation,
-        help=_print_explanation.__doc__,
-    ),
-    CommandLine("log", params=[NAME, STORAGE, JSON], callback=_print_log, help=_print_log.__doc__),
+    status,
+    trials,
+    explain,
+    log,
     _create("stop", "End TRIALS at their next window, as pruned.", lambda trials: {"trials": [*trials]}, TRIALS),
     _create(
         "keep", "Train TRIALS to their full budget, whatever the scheduler says.",
