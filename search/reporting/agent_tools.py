@@ -13,7 +13,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import list_searches
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
-from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running, select_trials
+from searchlight.search.reporting.status import HOUR, build_status, get_outcome_so_far, is_running, select_trials
 from searchlight.search.steering.command import Command, LogEntry
 from searchlight.search.steering.state import build_state, is_of
 from searchlight.search.study.record import SearchRecord
@@ -22,7 +22,6 @@ from searchlight.trainables.filesystem.paths import StoragePath
 
 STATE_BYTES = 4096  # the largest state, which an agent reads often
 BETTER = 10  # trials named that were better at a rung, of maybe thousands
-HOUR = 3600.0
 POLL_S = 2.0
 LONGEST_WAIT_S = 600.0
 PROBLEMS = ("diverged", "infeasible", "failed")
@@ -45,7 +44,7 @@ class AgentTools:
     author: str = "agent"
     share: float = 0.3
     gpu_hours: float | None = None
-    _previews: dict[str, tuple[str, Command]] = field(default_factory=dict)
+    _previews: dict[str, tuple[str, Command]] = field(default_factory=dict, init=False)
 
     def list_searches(self) -> dict[str, Any]:
         """Return the names of the searches, the oldest first."""
