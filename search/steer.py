@@ -103,9 +103,10 @@ def status(name: str, storage: str, as_json: bool, watch: bool) -> None:
         record = RunningSearch(name, storage).load()
         found = build_status(record)
         if as_json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(found))
         else:
             print_status(record, found)
+        sys.stdout.flush()  # it may be a pipe
         if not (watch and found["running"]):
             return
         time.sleep(WATCH_S)

@@ -1,6 +1,9 @@
 """The command lines that look at a search or change it, over a search that does not run."""
 
 import json
+import select
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -154,6 +157,18 @@ def test_state_is_printed_until_the_search_has_ended(killed, make_searcher, monk
     monkeypatch.setattr(steer, "WATCH_S", 0.0)
     printed = call("status", killed.name, "--storage", str(killed.parent), "--watch")[1]
     assert printed.count(killed.name) == 3
+
+
+def test_watched_state_reaches_a_pipe_at_once(killed, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    program = "from searchlight.search.cli import main; main()"
+    command = [sys.executable, "-c", program, "status", str(killed), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            assert select.select([watching.stdout], [], [], 60)[0], "the pipe stays empty"
+            assert killed.name in watching.stdout.readline()
+        finally:
+            watching.terminate()
 
 
 def test_command_to_a_search_whose_driver_was_killed_waits(killed):
