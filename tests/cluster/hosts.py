@@ -85,14 +85,14 @@ class Network:
         self._holder, self._inside = _hold("--net", script="exec sleep infinity")
         self._ip("link", "add", "switch", "type", "bridge")
         self._ip("link", "set", "switch", "up")
-        here = f"uplink{os.getpid()}"
-        self.plug_in(str(os.getpid()), here, 254)
+        self._uplink = f"uplink{os.getpid()}"
+        self.plug_in(str(os.getpid()), self._uplink, 254)
         with open(Path(tempfile.gettempdir(), "searchlight-tests-network.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests that begin at the same time must not choose the same addresses
             self.prefix = _free_prefix()
             self.ip = f"{self.prefix}.254"
-            _ip("addr", "add", f"{self.ip}/24", "dev", here)
-        _ip("link", "set", here, "up")
+            _ip("addr", "add", f"{self.ip}/24", "dev", self._uplink)
+        _ip("link", "set", self._uplink, "up")
 
     def host(self) -> Host:
         """One more."""
@@ -107,6 +107,7 @@ class Network:
     def remove(self) -> None:
         for host in self._hosts:
             host.unplug()
+        _ip("link", "delete", self._uplink)  # Linux does so too, but only some time after the switch has ended
         _release(self._holder, self._inside)
         shutil.rmtree(self.disk)
 
