@@ -35,7 +35,7 @@ STUDIES = {
     "arc_searches": "13 CPU-minutes",
     "arc_depth": "2 CPU-minutes",
     "turnaround_lm": "6 min",
-    "program_turnaround": "14 min beside other work",
+    "program_turnaround": "8 min",
     "continual": "10 CPU-minutes",
     "plasticity": "",
     "liquid_baselines": "13 CPU-minutes",
