@@ -36,7 +36,7 @@ lint: $(READY)
 bench: $(READY)
 	$(RUN) benchmarks/bench.py
 
-# What needs a GPU, in calls of at most ten minutes: call it again until nothing is left. Writes docs/gpu.md.
+# What needs a GPU, in calls of at most ten minutes: call it again until nothing is left. Writes docs/development/gpu.md.
 gpu: $(READY)
 	$(RUN) benchmarks/gpu/bench_gpu.py
 

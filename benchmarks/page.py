@@ -402,7 +402,7 @@ def render_page(page: str) -> str:
 
 def write_pages() -> None:
     """Write all pages that have generated parts."""
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text(encoding="utf-8")
         if MARKED.search(page):
             path.write_text(render_page(page), encoding="utf-8")

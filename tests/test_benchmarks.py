@@ -28,7 +28,7 @@ from benchmarks.recording import (
 from benchmarks.recording import to_json as result_to_json
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "<!-- generated: " in page.read_text("utf-8")]
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "<!-- generated: " in page.read_text("utf-8")]
 needs_peers = pytest.mark.skipif(
     any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),
     reason='what it compares with is not installed: pip install ".[bench]"',
@@ -198,7 +198,7 @@ def test_readme_states_which_side_suits_trials_of_seconds():
 
 
 def test_docs_tell_the_measured_quality_of_searches():
-    page = (ROOT / "docs" / "search-quality.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "development" / "search-quality.md").read_text(encoding="utf-8")
     for side in ("hyperband", "asha", "random"):
         row = load_result("search_quality").find_row("measures", side=side, problems="all", against="ray")
         assert f"{row['final_ratio']:.2f}" in page

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +69,15 @@ def test_readme_has_at_most_150_lines():
 
 def test_index_of_the_documentation_names_every_page():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= {*re.findall(r"\]\((.*?)\)", index)}
+    docs = ROOT / "docs"
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"index.md"}
+    assert pages <= {*re.findall(r"\]\((.*?)\)", index)}
 
 
 def test_figures_of_the_readme_are_on_the_pages_that_it_names():
     table = README.partition("## What it does that others do not")[2].partition("\n## ")[0]
-    pages = "".join(
-        (ROOT / "docs" / f"{name}.md").read_text() for name in ("benchmarks", "search-quality", "confirmation")
-    )
+    names = ("development/benchmarks", "development/search-quality", "confirmation")
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in names)
     figures = re.findall(r"(?<![\w.])\d+(?:\.\d+)? (?:%|ms|s)(?! *:)|\d\.\d\d(?: to \d\.\d\d)?", table)
     assert len(figures) > 5
     assert [figure for figure in figures if figure not in pages] == []

@@ -1,4 +1,4 @@
-"""Run the benchmarks of a GPU, each of which turns claims into figures, and write docs/gpu.md.
+"""Run the benchmarks of a GPU, each of which turns claims into figures, and write docs/development/gpu.md.
 
 A call takes ten minutes at most. It continues where the last one ended: a step that is done for this commit on this
 device is not repeated. A step whose packages are missing is left out. Call it again until no step is left, which takes
@@ -118,7 +118,7 @@ def main() -> None:
     remaining = run_steps(steps, given.results, arguments, given.device, given.minutes)
     if given.results == GPU:
         write_pages()
-        print(f"docs/gpu.md is written from {GPU.relative_to(ROOT)}/", flush=True)
+        print(f"docs/development/gpu.md is written from {GPU.relative_to(ROOT)}/", flush=True)
     failed = find_failed_claims(given.results)
     print("\n".join([*failed, *remaining]) or "all steps are done, and all claims hold", flush=True)
     sys.exit(bool(failed) or any("failed" in line for line in remaining))

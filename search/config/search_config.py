@@ -150,8 +150,8 @@ class SearchConfig(
     def choose_scheduler(self) -> str:
         """Return the scheduler of a command for which the user names none: the best one that its trials allow.
 
-        `median` ended more simulated searches below `asha-stop` than above it: see docs/search-quality.md. It compares
-        epochs only.
+        `median` ended more simulated searches below `asha-stop` than above it, see
+        docs/development/search-quality.md. It compares epochs only.
         """
         if self.can_resume and self._has_length:
             return "hyperband"

@@ -2,7 +2,7 @@
 
 Few trials teach TPE little. Then it pays to change some parameters of the best trial, and to try values near those
 that the user wrote (Mallik et al. 2023, arXiv 2306.12370). The shares and widths were chosen on recorded trainings of
-others: see docs/search-quality.md.
+others: see docs/development/search-quality.md.
 """
 
 import math

@@ -83,7 +83,7 @@ class PromptConfig(ConfigPart):
 
 
 class ArcConfig(TaskConfig):
-    """Parameters of the task `arc`. docs/arc.md gives the sources of defaults and ranges."""
+    """Parameters of the task `arc`. docs/development/arc.md gives the sources of defaults and ranges."""
 
     policy_lr: PositiveFloat = searchable(
         5e-5, low=1e-5, high=3e-2, log=True, description="peak learning rate of the policy"

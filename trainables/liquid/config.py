@@ -96,7 +96,7 @@ class ReplayConfig(ConfigPart):
 
 
 class LiquidConfig(TaskConfig):
-    """Parameters of the task `liquid`. docs/liquid.md gives the sources of ranges."""
+    """Parameters of the task `liquid`. docs/development/liquid.md gives the sources of ranges."""
 
     lr: PositiveFloat = searchable(1e-2, low=1e-3, high=3e-2, log=True, description="peak learning rate")
     width: PositiveInt = searchable(32, choices=[16, 32, 64], description="features of the residual stream")

@@ -32,7 +32,7 @@ class Recording:
         metric, mode: The objective of searches and its direction.
         quality: The metric of a checkpoint's quality. It is `metric` if there is no test set.
         worst: The value of a diverged training, in `metric` as a loss.
-        held_out: Whether it was fixed before anything was recorded; see docs/search-quality.md.
+        held_out: Whether it was fixed before anything was recorded; see docs/development/search-quality.md.
         ranges: Ranges that differ from those of the task, in the format of --search.
     """
 

@@ -1,7 +1,8 @@
 """Problems that replay tables of recorded trainings of others, read from a folder.
 
 A table is an `.npz` file with the space, the configs, their curves with several seeds, and a documented default. The
-sources of the tables are those of docs/search-quality.md. A trial replays a random run of the nearest recorded config.
+sources of the tables are those of docs/development/search-quality.md. A trial replays a random run of the nearest
+recorded config.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Test the failures that docs/training-step.md explains: what plain torch does, and what an update does instead."""
+"""Test the failures that docs/development/training-step.md explains: of plain torch, what an update does instead."""
 
 import copy
 import math
