@@ -11,7 +11,12 @@ import click
 
 from searchlight.search.formatting import SCHEMA
 from searchlight.search.reporting.console.command_line import Command as CommandLine
-from searchlight.search.reporting.console.search_state import print_explanation, print_log, print_status, print_trials
+from searchlight.search.reporting.console.search_state import (
+    describe_status,
+    print_explanation,
+    print_log,
+    print_trials,
+)
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import build_status, select_trials
@@ -98,14 +103,15 @@ def log(name: str, storage: str, as_json: bool) -> None:
     params=[NAME, click.Option(["--watch"], is_flag=True, help="Print it again until it ends."), STORAGE, JSON],
 )
 def status(name: str, storage: str, as_json: bool, watch: bool) -> None:
-    """Print the state of the search NAME, also while it runs: its budget, the best trial, unfinished trials."""
+    """Print the state of the search NAME, also while it runs.
+
+    It has the budget, the best trial, the expected end, unfinished trials, what waits, and problems.
+    """
     while True:
-        record = RunningSearch(name, storage).load()
-        found = build_status(record)
-        if as_json:
-            print(json.dumps(found))
-        else:
-            print_status(record, found)
+        search = RunningSearch(name, storage)
+        record = search.load()
+        found = build_status(record, search.load_driver())
+        print(json.dumps(found) if as_json else "\n".join(describe_status(record, found)))
         sys.stdout.flush()  # it may be a pipe
         if not (watch and found["running"]):
             return

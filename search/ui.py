@@ -16,11 +16,12 @@ import click
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import list_searches, parse_storage
 from searchlight.search.reporting.console.command_line import Command as CommandLine
+from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.html.report import render_report
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.reporting.live_page import render_live
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
-from searchlight.search.reporting.status import get_outcome_so_far, is_running
+from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running
 from searchlight.search.study.record import SearchRecord
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -104,8 +105,11 @@ class PageHandler(BaseHTTPRequestHandler):
     def _render_page(self, name: str, query: Mapping[str, str]) -> None:
         if not name:
             return self._send(self._render_list())
-        record = RunningSearch(self.server.storage / name).load()
-        controls = f'<p><a href="./">all searches</a></p>{self._render_buttons(record, query.get("told", ""))}'
+        search = RunningSearch(self.server.storage / name)
+        record = search.load()
+        state = escape("\n".join(describe_status(record, build_status(record, search.load_driver()))))
+        buttons = self._render_buttons(record, query.get("told", ""))
+        controls = f'<p><a href="./">all searches</a></p><pre>{state}</pre>{buttons}'
         if is_running(record):
             return self._send(render_live(record, controls))
         self._send(render_report(record, controls=controls))

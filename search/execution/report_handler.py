@@ -181,13 +181,13 @@ class ReportHandler:
 
     def handle_gang_failure(self, number: int, loss: str) -> None:
         """Let the next free gang continue trial `number`, whose gang was lost or has released it."""
+        loss = escape_surrogates(loss)
         release = self._released.pop(number, None)
         if release is not None and not release.begun:
             self._stoppers.meter.cancel(number)
             del self._began[number]
         else:
-            self._record_segment(number, None, self._get_time(number))
-        loss = escape_surrogates(loss)
+            self._record_segment(number, None, self._get_time(number), "" if release else loss)
         if release is None:
             self._losses[number] = self._losses.get(number, 0) + 1
             if self._losses[number] > self._limits.max_losses:
@@ -343,9 +343,9 @@ class ReportHandler:
             logger.warning("trial %d: its traceback cannot be written: %s\n%s", number, error, traceback.rstrip())
             return None
 
-    def _record_segment(self, number: int, result: GangResult | None, now: float) -> None:
-        """Record a segment that has ended, with its last `result`, or None if its gang was lost."""
-        content: dict[str, Any] = {}
+    def _record_segment(self, number: int, result: GangResult | None, now: float, loss: str = "") -> None:
+        """Record a segment that has ended, with its last `result`, or None and the `loss` if its gang was lost."""
+        content: dict[str, Any] = {"lost": loss} if loss else {}
         if result is not None:
             content = {"gang": result.gang}
             if isinstance(end := result.reports[-1], SegmentEnd) and end.outcome == "failed":
@@ -354,7 +354,7 @@ class ReportHandler:
                 content["taken"] = min(max(result.taken, self._began[number]), now)
         for report in get_reports(self.study.get_trial(number)).values() if result is None else ():
             if "gang" in report and report["time"] >= self._began[number]:
-                content = {"gang": report["gang"]}
+                content["gang"] = report["gang"]
         held_gpu_s = self._stoppers.meter.end(number)
         content |= {"began": self._began.pop(number), "ended": now, "held_gpu_s": held_gpu_s}
         self.study.record_segment(number, content)

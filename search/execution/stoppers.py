@@ -294,6 +294,12 @@ class Stoppers:
 
         threading.Thread(target=check, daemon=True, name="budget").start()
 
+    def estimate_time_left(self, live: int) -> float | None:
+        """Return in how many seconds `live` trials use up the GPU-hours. None: they have no limit, or no trial runs."""
+        if self.gpu_hours is None or not live:
+            return None
+        return (self.gpu_hours * HOUR - self.meter.total) / (live * self.gpus)
+
     def check_gpu_hours(self) -> None:
         """Stop the search if all GPU-hours are used, or its trials if only the reserved ones are left."""
         if self.gpu_hours is None:

@@ -23,12 +23,16 @@ class Watchdog(TrialCallback):
         registry: The registry of the gangs.
         told: The resources of one gang's workers, as text.
         say: Shows a line.
+
+    Attributes:
+        waiting: What gangs have waited for during more than ROOM_S, or "".
     """
 
     def __init__(self, registry: Any, told: str, say: Callable[[str], None]) -> None:
         self._registry = registry
         self._told = told
         self._say = say
+        self.waiting = ""
         self._moved_at = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch_progress, daemon=True, name="watch")
@@ -46,7 +50,6 @@ class Watchdog(TrialCallback):
 
     def _watch_progress(self) -> None:
         waiting_since: float | None = None
-        waiting_told = False
         while not self._ended.wait(LOOK_S):
             try:
                 doing, waiting = ray.get(self._registry.statuses.remote(), timeout=LOOK_S)
@@ -54,13 +57,12 @@ class Watchdog(TrialCallback):
             except ray.exceptions.RayError:  # Ray is busy or shutting down; retried
                 continue
             now = time.monotonic()
-            if waiting:
-                waiting_since = waiting_since or now
-            else:
-                waiting_since, waiting_told = None, False
-            if waiting_since and now - waiting_since > ROOM_S and not waiting_told:
-                waiting_told = True
-                self._say(f"{waiting} of the gangs wait for room: {self._told} each, {free}")
+            waiting_since = (waiting_since or now) if waiting else None
+            was_waiting, self.waiting = bool(self.waiting), ""
+            if waiting_since and now - waiting_since > ROOM_S:
+                self.waiting = f"{waiting} of the gangs wait for room: {self._told} each, {free}"
+                if not was_waiting:
+                    self._say(self.waiting)
             if now - self._moved_at > QUIET_S:
                 self._moved_at = now
                 self._say(f"no progress for {QUIET_S:.0f} s: {'; '.join(doing) or 'no gang has started yet'}")

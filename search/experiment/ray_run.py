@@ -34,6 +34,7 @@ from searchlight.search.execution.stoppers import Stoppers
 from searchlight.search.execution.tune_scheduler import GangScheduler, RayLost
 from searchlight.search.execution.watchdog import Watchdog
 from searchlight.search.experiment.audit_follower import AuditFollower, follow_audit, is_audited
+from searchlight.search.experiment.driver_state import describe_driver
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.preflight import find_unsupported_modes
 from searchlight.search.experiment.steering import Steering
@@ -135,7 +136,10 @@ def run_on_ray(
     finish = partial(stop.end_search, confirms=plan.confirmation is not None)
     free = registry.free_idle_gangs.remote
     halt = registry.halt_trial.remote
-    steering = start(Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free))
+    describe = partial(describe_driver, searcher, capacity, watchdog, progress, config.time_budget)
+    steering = start(
+        Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free, describe)
+    )
     page.commands = steering.log
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)

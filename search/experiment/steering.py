@@ -20,6 +20,7 @@ from searchlight.search.folder.locations import local_path_of
 from searchlight.search.space.initial_points import parse_named_point
 from searchlight.search.steering.check import SearchView, check_command, list_regions
 from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
+from searchlight.search.steering.driver_state import EVERY_S, DriverState, write_state
 from searchlight.search.steering.mailbox import POLL_S, list_answers, read_requests, remove_answer, write_answer
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, describe_author, is_of
 from searchlight.search.study.trial import split_trials
@@ -47,6 +48,7 @@ class Steering:
         warn: Shows a warning.
         gangs: Knows how many trials run at a time, of which commands decide.
         free_gangs: Lets workers that train nothing leave their resources to others.
+        describe: Returns the state of the driver, which is written for who looks at the search.
 
     Attributes:
         log: The commands so far with their answers.
@@ -62,13 +64,14 @@ class Steering:
         warn: Callable[[str], None],
         gangs: CapacityMonitor | None = None,
         free_gangs: Callable[[], object] = lambda: None,
+        describe: Callable[[], DriverState] | None = None,
     ) -> None:
         self._searcher = searcher
         self._study, self._space, self._limits = searcher.study, searcher.space, searcher.limits
         self._controls, self._finish_trial = searcher.controls, searcher.reports.finish_trial
         self._halt_trial, self._end_search, self._confirms = halt_trial, end_search, searcher.confirmation is not None
         self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
-        self._gangs, self._free_gangs = gangs, free_gangs
+        self._gangs, self._free_gangs, self._describe = gangs, free_gangs, describe
         self._extends = issubclass(self._space.config_class, TaskConfig) and searcher.schedule.unit == "epochs"
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
         self.log = self._study.get_commands()
@@ -208,10 +211,13 @@ class Steering:
         """Read commands and write answers until the search is over. No command is passed on twice."""
         passed: set[str] = set()
         written = dict.fromkeys(list_answers(self._place), 0.0)  # to clients of an earlier driver, which have ended
-        failed = ""
+        failed, described_at = "", -EVERY_S
         while True:
             is_last = self._over.wait(READ_S)
             try:
+                if self._describe and (is_last or time.monotonic() - described_at >= EVERY_S):
+                    described_at = time.monotonic()
+                    write_state(self._place, self._describe())
                 while not self._answers.empty():
                     entry = self._answers.get_nowait()
                     passed.discard(entry.command.id)  # first: if this fails, the command is read and answered again

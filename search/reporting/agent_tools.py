@@ -67,7 +67,8 @@ class AgentTools:
             {"command": e.command.operation, "by": e.command.author, "effect": e.answer.effect[:200]}
             for e in record.commands[known:]
         ]
-        status, explained = build_status(record), explain_search(record)
+        driver = RunningSearch(self.storage / name).load_driver()
+        status, explained = build_status(record, driver), explain_search(record)
         state = {**status, "best_is_real": explained["best"], "cursor": f"{len(ended)}-{len(record.commands)}"}
         for part in ("diverged", "infeasible"):
             state[part] = [line[:200] for line in explained[part][:3]]

@@ -12,6 +12,7 @@ from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.status import build_status, is_running, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
+from searchlight.search.steering.driver_state import DriverState, read_state
 from searchlight.search.steering.mailbox import send, wait_for_answer
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -40,9 +41,13 @@ class RunningSearch:
         """Return the present record of the search."""
         return load_search(self.place)
 
+    def load_driver(self) -> DriverState | None:
+        """Return what the last driver has written of itself, or None if there is nothing yet."""
+        return read_state(self.place)
+
     def status(self) -> dict[str, Any]:
         """Return what `searchlight status --json` prints."""
-        return build_status(self.load())
+        return build_status(self.load(), self.load_driver())
 
     def trials(self, where: str = "") -> "DataFrame":
         """Return a row for each trial that meets a condition, such as "val/loss<0.3 and epoch>3"."""

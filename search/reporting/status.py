@@ -1,18 +1,28 @@
 """The state of a search for people and programs: one page of it, and its trials by a condition."""
 
+import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
+from searchlight.search.analysis.confirmed_best import get_confirmed_config
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.formatting import SCHEMA
+from searchlight.search.formatting import SCHEMA, format_duration, pluralize
+from searchlight.search.steering.driver_state import SILENT_S, DriverState
 from searchlight.search.steering.region import parse_region
-from searchlight.search.steering.state import build_state
+from searchlight.search.steering.state import build_state, describe_author, is_of
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_outcome, get_reports, gpu_seconds_used, intermediate_values
+from searchlight.search.study.trial import (
+    get_outcome,
+    get_reports,
+    get_segments,
+    gpu_seconds_used,
+    intermediate_values,
+    is_confirming,
+)
 
 HOUR = 3600.0
 
@@ -22,27 +32,137 @@ def is_running(record: SearchRecord) -> bool:
     return bool(record.drivers) and record.drivers[-1][1] is None
 
 
-def build_status(record: SearchRecord) -> dict[str, Any]:
-    """Return the state of a search as JSON: budget, best trial, unfinished trials, and the number of commands."""
-    state = build_state(record.commands)
-    best = find_confirmed_best(record, confirm(record))
-    statement = SearchResult.from_record(record).statement if best else ""
+def build_status(record: SearchRecord, driver: DriverState | None = None) -> dict[str, Any]:
+    """Return the state of a search as JSON: its budget, best trial, unfinished trials, expected end and problems.
+
+    Args:
+        driver: What its last driver has written, if it has.
+    """
+    if driver is not None and driver.at < max((start for start, _ in record.drivers), default=0.0):
+        driver = None  # of the driver before
+    state, running = build_state(record.commands), is_running(record)
+    gpu_s = max(sum(map(gpu_seconds_used, record.all_trials)), driver.gpu_s if driver else 0.0)
+    result = SearchResult.from_record(record)
     return {
         "schema": SCHEMA,
         "name": record.name,
-        "running": is_running(record),
+        "running": running,
         "paused": state.pause is not None,
         "revision": len(record.commands),
         "trials": len(record.trials),
-        "gpu_hours": sum(map(gpu_seconds_used, record.all_trials)) / HOUR,
+        "gpu_hours": gpu_s / HOUR,
         "outcomes": Counter(map(get_outcome_so_far, record.trials)),
-        "best": {"trial": best.trial_id, "value": best.value, "statement": statement} if best else None,
-        "unfinished": [
-            {"trial": trial.number, "epoch": max(intermediate_values(trial), default=0), "value": _get_last(trial)}
-            for trial in record.all_trials
-            if not trial.state.is_finished()
-        ],
+        "budget": _build_budget(record, driver, gpu_s / HOUR),
+        "best": _build_best(result),
+        "unfinished": [_describe_unfinished(record, trial, driver) for trial in _list_unfinished(record)],
+        "waiting": [*_list_waiting(record, driver)] if running else [],
+        "expected_end": _build_end(driver) if running and state.pause is None else None,
+        "problems": [*_list_problems(record, result, driver)],
     }
+
+
+def _build_budget(record: SearchRecord, driver: DriverState | None, gpu_hours: float) -> dict[str, Any]:
+    """Return what is used of each limit and what is left. A limit that there is not is None."""
+    config, state = record.about.get("config", {}), build_state(record.commands)
+
+    def compare(used: float | None, limit: float | None) -> dict[str, Any]:
+        left = None if used is None or limit is None else max(0, limit - used)
+        return {"used": used, "limit": limit, "left": left}
+
+    if driver is None:  # it begins or is of an older version: what the search began with, and commands have changed
+        trials = state.get_limit("trials") or config.get("trials")
+        hours = state.get_limit("gpu_hours") or config.get("gpu_hours")
+        seconds = compare(None, config.get("time_budget"))
+    else:
+        trials, hours = driver.trials, driver.gpu_hours
+        seconds = compare(driver.at - record.drivers[-1][0], driver.time_limit_s)
+    return {
+        "trials": compare(len(record.trials), trials),
+        "gpu_hours": compare(gpu_hours, hours),
+        "seconds": seconds,
+        "concurrency": driver.concurrency if driver else None,
+    }
+
+
+def _build_best(result: SearchResult) -> dict[str, Any] | None:
+    if result.best is None:
+        return None
+    config = get_confirmed_config(result.confirmation) if result.confirmation else None
+    return {
+        "trial": result.best.trial_id,
+        "value": result.best.value,
+        "statement": result.statement,
+        "mean": config.mean if config else None,
+        "interval": list(config.interval) if config else None,
+    }
+
+
+def _list_unfinished(record: SearchRecord) -> list[FrozenTrial]:
+    return [trial for trial in record.all_trials if not trial.state.is_finished()]
+
+
+def _describe_unfinished(record: SearchRecord, trial: FrozenTrial, driver: DriverState | None) -> dict[str, Any]:
+    epoch = max(intermediate_values(trial), default=0)
+    is_live = trial.number in driver.live if driver is not None and is_running(record) else None
+    waits_for = _explain_wait(record, trial, epoch) if is_live is False else ""
+    return {
+        "trial": trial.number,
+        "epoch": epoch,
+        "value": _get_last(trial),
+        "trains": is_live,
+        "waits_for": waits_for,
+    }
+
+
+def _explain_wait(record: SearchRecord, trial: FrozenTrial, epoch: int) -> str:
+    """Return what a trial that no worker trains waits for."""
+    if build_state(record.commands).pause is not None:
+        return "the search to continue"
+    at_rung = record.unit == "epochs" and epoch in [*record.about.get("rungs", ())]
+    if is_confirming(trial) or not at_rung:
+        return "free workers"
+    return "a rank among the best at its rung, or free workers"
+
+
+def _list_waiting(record: SearchRecord, driver: DriverState | None) -> Iterator[str]:
+    """Yield what the search as a whole waits for."""
+    state = build_state(record.commands)
+    if state.pause is not None:
+        yield f"paused {describe_author(state.pause)}. Let it go on: searchlight continue {record.name}"
+    if driver is not None and driver.waiting:
+        yield driver.waiting
+    for command in state.find("try"):
+        if not any(is_of(trial, command) for trial in record.trials):
+            point = ", ".join(f"{name}={value}" for name, value in command.args["point"].items())
+            yield f"the point {point} {describe_author(command)} waits for its turn"
+
+
+def _build_end(driver: DriverState | None) -> dict[str, Any] | None:
+    """Return when the search will probably end, or None if nothing supports an estimate."""
+    if driver is None or driver.left_s is None:
+        return None
+    return {"at": driver.at + driver.left_s, "left_s": driver.left_s, "basis": driver.basis}
+
+
+def _list_problems(record: SearchRecord, result: SearchResult, driver: DriverState | None) -> Iterator[str]:
+    """Yield what goes wrong: failed trials, lost workers, and what the driver has warned of or whether it is silent."""
+    yield from (f"diverged: {each}" for each in result.divergence)
+    yield from (f"infeasible: {each}" for each in result.infeasibility)
+    if failed := [trial for trial in record.all_trials if get_outcome_so_far(trial) == "failed"]:
+        last = failed[-1]
+        reason = last.user_attrs.get("reason", "")
+        yield f"failed: {pluralize(len(failed), 'trial')}, the last one is trial {last.number}: {reason}"
+    lost = [
+        (part["ended"], t.number, part["lost"]) for t in record.all_trials for part in get_segments(t) if "lost" in part
+    ]
+    if lost:
+        _, number, reason = max(lost)
+        yield f"lost workers: {pluralize(len(lost), 'time')}, the last time those of trial {number}: {reason}"
+    if driver is not None and is_running(record):
+        if (silent_s := time.time() - driver.at) > SILENT_S:
+            yield f"the driver has written nothing for {format_duration(silent_s)}: it was killed, or is cut off"
+        for at, text in driver.warnings:
+            yield f"warning at {time.strftime('%H:%M:%S', time.localtime(at))}: {text}"
 
 
 def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -> list[dict[str, Any]]:

@@ -195,7 +195,8 @@ def get_segments(trial: FrozenTrial) -> list[dict[str, Any]]:
     """Return the segments of `trial` that have ended, in order.
 
     A segment has `gang`, when it `began`, when workers had `taken` it and when it `ended` (seconds since 1970), and
-    `held_gpu_s`, the GPU-seconds that the trial had held by then. It has `failed` if it ended by an error.
+    `held_gpu_s`, the GPU-seconds that the trial had held by then. It has `failed` if it ended by an error, and `lost`
+    with the reason if its workers were lost.
     """
     stretches = [value for key, value in trial.user_attrs.items() if key.startswith("stretch/")]
     return sorted(stretches, key=lambda stretch: float(stretch["began"]))

@@ -84,7 +84,7 @@ def test_search_in_a_bucket_continues_from_another_machine(machine, s3, tmp_path
     assert len(kept) == len({*kept}), "the best of each trial alone"
     names = {each.name for each in where.iterdir()}
     expected = {"checkpoints", "code", "study", "search.yaml", "trials.parquet", "report.html", "environment.json"}
-    expected |= {"preflight.json", "best.yaml"}
+    expected |= {"preflight.json", "best.yaml", "driver.json"}
     assert names == expected | {"requirements.txt"} | ({"errors"} if "failed" in result["outcomes"] else set())
     assert yaml.safe_load((where / "search.yaml").read_text())["task"] == f"{first.folder}/toy.py:Toy"
     assert not (second.folder / "runs").exists()

@@ -10,7 +10,7 @@ from tests.search.output_schemas import check_output
 
 # What the client wants: words of the help of the right command, its arguments, and words of the answer.
 TASKS = [
-    ("see how it goes", ("its budget, the best trial",), [], '"running": true'),
+    ("see how it goes", ("the budget, the best trial",), [], '"running": true'),
     ("find trials by a condition", ("as a table, or as JSON",), ["--where", "val/loss<0.6"], '"trial": 0'),
     ("learn why a trial waits", ("Print why trials",), ["--trial", "0"], '"rank": 1'),
     ("try a point of one's own", ("Try a point",), ["lr=0.25", "--full"], "the next trial has lr=0.25"),

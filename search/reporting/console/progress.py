@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.execution.callback import TrialCallback
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.tables import build_table, list_omitted_columns
-from searchlight.search.space.fidelity import UNLIMITED
+from searchlight.search.space.fidelity import UNLIMITED, format_amount, unit_label
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.study.changes import UNSEEN, SeenTrial, find_changes
@@ -38,6 +38,7 @@ STYLES = {
     "interrupted": "dim",
 }
 SPEED = "time/samples_per_s"
+WARNINGS = 5  # that are kept for who looks at the search later
 
 
 @dataclass
@@ -58,10 +59,12 @@ class LiveTable:
 
     objective: Objective
     trials: int  # the number of trials to start
+    unit: str = field(default="epochs", kw_only=True)  # of `expected` and `spent`
     expected: float | None  # the budget of all trials in the scheduler's unit; None if unknown
     budget_s: float | None = None  # the time limit of the search
     spent: Callable[[], float] = field(init=False)  # the used budget; default: an epoch per report
     live: Callable[[], Collection[int]] = field(init=False)  # the trials in training; default: all in `rows`
+    gpu_time_left: Callable[[], float | None] = lambda: None  # seconds until the GPU-hours are used up, if limited
     rows: dict[int, LiveRow] = field(default_factory=dict)  # by trial number
     ended: Counter[str] = field(default_factory=Counter)  # by outcome
     failure: str = ""  # of the last failed trial
@@ -143,20 +146,25 @@ class LiveTable:
             value = format_value(report.point[self.objective.metric])
             yield _build_line([f"best {self.objective.metric} {value}", f"trial {number}", f"epoch {report.epoch}"])
         elapsed = time.monotonic() - self._began
-        left = self._estimate_remaining_s(elapsed)
-        times = [f"{format_duration(elapsed)} elapsed", *([f"about {format_duration(left)} left"] if left else [])]
+        end = self.estimate_end()
+        times = [f"{format_duration(elapsed)} elapsed", *([f"about {format_duration(end[0])} left"] if end else [])]
         yield _build_line([*times, f"{speed:,.0f} samples/s"] if speed else times)
 
-    def _estimate_remaining_s(self, elapsed: float) -> float:
-        """Return the seconds until the end, or 0 if they cannot be estimated."""
+    def estimate_end(self) -> tuple[float, str] | None:
+        """Return in how many seconds the search ends, and what this is computed from. None: nothing supports it."""
         if sum(self.ended.values()) >= self.trials and self.confirmed >= (self.confirming_runs or 0):
-            return 0.0
-        spent = self.spent()
-        lefts = [] if self.budget_s is None else [self.budget_s - elapsed]
+            return None
+        spent, now = self.spent(), time.monotonic()
+        ends = [] if self.budget_s is None else [(self.budget_s - (now - self._began), "its time limit")]
+        if (gpu_time := self.gpu_time_left()) is not None:
+            ends.append((gpu_time, "the GPU-hours left, with as many trials at a time as now"))
         if self.expected is not None and self._first is not None and spent > self._first[1]:
-            pace = (time.monotonic() - self._first[0]) / (spent - self._first[1])
-            lefts.append((self.expected - spent) * pace)
-        return max(0.0, min(lefts, default=0.0))
+            took, since = now - self._first[0], spent - self._first[1]
+            amounts = f"{format_amount(since)} {self.unit} took {format_duration(took)}"
+            basis = f"the pace so far: {amounts}, and {format_amount(max(0.0, self.expected - spent))} are left"
+            ends.append(((self.expected - spent) * took / since, basis))
+        soonest = min(ends, default=None)
+        return soonest if soonest is None or soonest[0] > 0 else None  # what is overdue supports no estimate
 
     def _build_rows(self, rows: Mapping[int, LiveRow]) -> list[list[str]]:
         names = list(dict.fromkeys(name for row in rows.values() for name in row.values))
@@ -176,6 +184,10 @@ class Progress(TrialCallback):
     """Observes a search and shows it on `console`. If `quiet`, it shows only warnings and failures.
 
     `earlier` are the trials of a resumed search, which were shown before.
+
+    Attributes:
+        warnings: The last lines that were shown as warnings, each with its time in seconds since 1970.
+        estimate_end: See LiveTable.
     """
 
     def __init__(
@@ -185,11 +197,14 @@ class Progress(TrialCallback):
         self._live = None
         # Rich needs ipywidgets to update a table in a notebook.
         self._count_confirming: Callable[[], None] = lambda: None
+        self._follow_budget: Callable[[], None] = lambda: None
         has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
         if (console.is_interactive or has_widgets) and not quiet:
             # Each refresh takes up to 10 ms from the search.
             self._live = Live(board, console=console, refresh_per_second=1, transient=True)
         self._seen: dict[int, SeenTrial] = {}
+        self.warnings: deque[tuple[float, str]] = deque(maxlen=WARNINGS)
+        self.estimate_end = board.estimate_end
         for trial in earlier:
             self._update(trial, is_earlier=True)
 
@@ -205,8 +220,20 @@ class Progress(TrialCallback):
 
     def follow(self, searcher: "StudySearcher") -> None:
         """Show the used budget and the running trials of `searcher` from now on."""
-        self._board.spent = lambda: searcher.reports.spent
-        self._board.live = lambda: searcher.study.live
+        board, stoppers = self._board, searcher.limits.stoppers
+        board.spent = lambda: searcher.reports.spent
+        board.live = lambda: searcher.study.live
+        board.gpu_time_left = lambda: stoppers.estimate_time_left(len(searcher.study.live))
+        board.unit = unit_label(searcher.schedule.unit)
+        expect = searcher.schedule.expected_cost
+        to_confirm = 0.0 if board.expected is None else board.expected - expect(board.trials)
+
+        def follow_budget() -> None:
+            if board.trials != searcher.limits.trials:  # a command has changed it
+                board.trials = searcher.limits.trials
+                board.expected = None if board.expected is None else expect(board.trials) + to_confirm
+
+        self._follow_budget = follow_budget
 
         def count() -> None:
             if searcher.confirmation is not None and self._board.confirming:
@@ -217,10 +244,11 @@ class Progress(TrialCallback):
     def say(self, text: str) -> None:
         """Show a line, unless the search is quiet."""
         if not self._quiet:
-            self.warn(text)
+            self._print(Text(text.rstrip()))
 
     def warn(self, text: str) -> None:
-        """Show a line, also if the search is quiet."""
+        """Show a line, also if the search is quiet, and keep it for who looks at the search later."""
+        self.warnings.append((time.time(), text.rstrip()))
         self._print(Text(text.rstrip()))
 
     def on_trial_changed(self, trial: FrozenTrial, is_over: bool = False) -> None:
@@ -229,6 +257,7 @@ class Progress(TrialCallback):
     def _update(self, trial: FrozenTrial, is_over: bool = False, is_earlier: bool = False) -> None:
         """Add what is new in `trial` to the board, and show it unless it `is_earlier`."""
         number = trial.number
+        self._follow_budget()
         changes = find_changes(trial, self._seen.get(number, UNSEEN), is_over)
         self._seen[number] = changes.seen
         has_lines = self._live is None and not is_earlier
@@ -247,7 +276,7 @@ class Progress(TrialCallback):
             if self._live is not None and not is_earlier:
                 self._print_trial_end(number, changes.outcome, changes.reason, row)
             elif has_lines and (not self._quiet or changes.outcome == "failed"):
-                self.warn(f"trial {number:>3}  {changes.outcome:<9} {changes.reason}")
+                self._print(Text(f"trial {number:>3}  {changes.outcome:<9} {changes.reason}".rstrip()))
 
     def _add_trial(self, trial: FrozenTrial) -> list[str]:
         """Add a trial to the board. Return its active searched parameters, or what it confirms, as texts."""

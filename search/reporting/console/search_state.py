@@ -1,6 +1,6 @@
 """The state of a search, its trials, their explanation and its commands as lines of text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from searchlight.search.formatting import format_duration, format_value
@@ -19,19 +19,41 @@ def print_log(record: SearchRecord) -> None:
         print(f"no commands to {record.name} yet")
 
 
-def print_status(record: SearchRecord, status: Mapping[str, Any]) -> None:
-    """Print the result of `build_status`."""
+def describe_status(record: SearchRecord, status: Mapping[str, Any]) -> list[str]:
+    """Return the result of `build_status` as lines."""
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
     state = "paused" if status["paused"] else "running, unless it was killed"
-    print(f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}")
+    lines = [
+        f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}",
+        _describe_budget(status["budget"]),
+    ]
     if best := status["best"]:
         metric = record.objective.metric
         spread = f" ({best['statement']})" if best["statement"] else ", not confirmed"
-        print(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
+        lines.append(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
+    if end := status["expected_end"]:
+        lines.append(f"expected end: in {format_duration(end['left_s'])}, by {end['basis']}")
     for trial in status["unfinished"]:
         value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
-        print(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
-    print(f"commands: {status['revision']}; trials took {format_duration(3600 * status['gpu_hours'])} in all")
+        wait = f"; waits for {trial['waits_for']}" if trial["waits_for"] else ""
+        lines.append(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}{wait}")
+    lines += [f"waiting: {each}" for each in status["waiting"]]
+    lines += [f"problem: {each}" for each in status["problems"]]
+    return [*lines, f"commands: {status['revision']}"]
+
+
+def _describe_budget(budget: Mapping[str, Any]) -> str:
+    def compare(name: str, format: Callable[[float], str]) -> str:
+        used, limit, left = (budget[name][part] for part in ("used", "limit", "left"))
+        return format(used) + ("" if limit is None else f" of {format(limit)}, {format(left)} left")
+
+    parts = [f"trials {compare('trials', str)}"]
+    parts.append(f"GPU time {compare('gpu_hours', lambda hours: format_duration(3600 * hours))}")
+    if budget["seconds"]["used"] is not None:
+        parts.append(f"time {compare('seconds', format_duration)}")
+    if budget["concurrency"] is not None:
+        parts.append(f"{budget['concurrency']} at a time")
+    return f"budget: {'; '.join(parts)}"
 
 
 def print_trials(record: SearchRecord, rows: Sequence[Mapping[str, Any]]) -> None:
