@@ -344,7 +344,7 @@ class StudySearcher(Searcher):
         return self._continue_trial(segment)
 
     def _start_trial(self, segment: Segment, number: int, values: dict[str, Any]) -> SegmentAssignment | None:
-        """Start a trial and return its first segment, or None if the task refuses the trial's values."""
+        """Start a trial and return its first segment, or None if the task or a command refuses it."""
         try:
             config = self.space.build_config(values).model_dump(mode="json", round_trip=True)
         except ValidationError as error:
@@ -355,6 +355,9 @@ class StudySearcher(Searcher):
             return None
         self.study.record_config(number, config)
         self.reports.notify(number)
+        self.controls.update_trials()  # its author may have no GPU-hours left
+        if self.study.get_trial(number).state.is_finished():
+            return None
         return self._assign(number, 0, segment.until, [None])
 
     def _copy_trial(self, segment: Segment) -> SegmentAssignment:

@@ -16,6 +16,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.connection import join_thread
 from searchlight.search.execution.cluster.resources import CapacityMonitor
 from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.execution.stoppers import HOUR
 from searchlight.search.folder.locations import local_path_of
 from searchlight.search.space.initial_points import parse_named_point
 from searchlight.search.steering.check import SearchView, check_command, list_regions
@@ -31,6 +32,7 @@ from searchlight.trainables.task import TaskConfig
 READ_S = 1.0  # interval at which the folder of commands is read
 KEEP_S = 600.0  # how long an answer lies there for its client; the log has it for good
 LAST_S = 2.0  # the same at the end of the search
+DRIVER = "searchlight"  # the author of the commands that the driver gives itself
 
 
 class Steering:
@@ -79,8 +81,7 @@ class Steering:
         self._arrived: SimpleQueue[Command] = SimpleQueue()
         self._answers: SimpleQueue[LogEntry] = SimpleQueue()
         self._halted: set[int] = set()  # live trials that were asked to stop
-        self._enqueued: set[str] = set()  # ids of the commands whose points are tried
-        self._full: dict[str, int] = {}  # the trial of each of them that trains to its full budget
+        self._tried: dict[str, int | None] = {}  # the trial of each point to try, by the id of its command
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
@@ -109,8 +110,9 @@ class Steering:
             try:
                 command = self._arrived.get_nowait()
             except Empty:
-                return
+                break
             self._answers.put(self._apply(command))
+        self._stop_over_quota()
 
     def update_trials(self) -> None:
         """Bring trials and limits into the state that the log describes. Further calls have no effect."""
@@ -128,20 +130,18 @@ class Steering:
             for number in sorted(self._study.live):
                 self._halt(number)
         for command in state.find("try"):  # looked up once each, since there may be thousands of trials
-            if command.id not in self._enqueued:
-                self._enqueued.add(command.id)
+            if command.id not in self._tried:
                 self._study.enqueue(command.args["point"])
-            if command.args.get("full") and command.id not in self._full:
-                for trial in self._study.get_trials():
-                    if is_of(trial, command):
-                        self._full[command.id] = trial.number
-                self._controls.kept |= {*self._full.values()}
+                own = (trial.number for trial in self._study.get_all_trials() if is_of(trial, command))
+                self._tried[command.id] = next(own, None)
+        self._controls.kept = self._find_kept()
+        self._stop_over_quota()
         if state.pause is not None or len(self._study.live) >= (self._controls.concurrency or math.inf):
             self._free_gangs()
 
     def _use(self, state: SteeringState) -> None:
         self._state, self._num_used = state, len(self.log)
-        self._controls.kept = frozenset({*state.get_reasons("keep"), *self._full.values()})
+        self._controls.kept = self._find_kept()
         self._controls.extended = state.get_extensions()
         self._controls.is_paused = state.pause is not None
         self._controls.concurrency = state.get_limit("concurrency")
@@ -155,6 +155,28 @@ class Steering:
             self._gangs.set_limits(self._limits.trials, self._controls.concurrency)
         regions = list_regions(state, self._space)
         self._study.allows = partial(are_allowed, regions) if regions else None
+
+    def _find_kept(self) -> frozenset[int]:
+        full = (self._tried.get(command.id) for command in self._state.find("try") if command.args.get("full"))
+        return frozenset({*self._state.get_reasons("keep"), *(number for number in full if number is not None)})
+
+    def _stop_over_quota(self) -> None:
+        """Stop the unfinished trials of authors whose trials have taken their GPU-hours. The log has it."""
+        quotas = {each.author: each.gpu_hours for each in self._state.find("try") if each.gpu_hours is not None}
+        for author, quota in quotas.items():
+            if self._count_gpu_hours(author) >= quota:
+                stopped = self._state.get_reasons("stop")
+                own = [number for number in self._list_tried(author) if number not in stopped]
+                if own := [number for number in own if self._study.get_trial(number).state == TrialState.RUNNING]:
+                    why = f"trials of {author} have taken their {quota:g} GPU-hours"
+                    self._apply(Command("stop", {"trials": own}, DRIVER, why))
+
+    def _list_tried(self, author: str) -> list[int]:
+        numbers = (self._tried.get(each.id) for each in self._state.find("try") if each.author == author)
+        return [number for number in numbers if number is not None]
+
+    def _count_gpu_hours(self, author: str) -> float:
+        return sum(map(self._limits.stoppers.meter.get_gpu_seconds, self._list_tried(author))) / HOUR
 
     def _apply(self, command: Command) -> LogEntry:
         problem = ""
@@ -196,6 +218,7 @@ class Steering:
             confirms=self._confirms,
             extends=self._extends,
             confirming_runs={run.number for run in runs},
+            count_gpu_hours=self._count_gpu_hours,
         )
         try:
             return check_command(command, view)

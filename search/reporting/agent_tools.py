@@ -13,11 +13,11 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import list_searches
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
-from searchlight.search.reporting.status import HOUR, build_status, get_outcome_so_far, is_running, select_trials
+from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running, select_trials
 from searchlight.search.steering.command import Command, LogEntry
-from searchlight.search.steering.state import build_state, is_of
+from searchlight.search.steering.state import build_state
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_segments, gpu_seconds_used, intermediate_values
+from searchlight.search.study.trial import get_segments, intermediate_values
 from searchlight.trainables.filesystem.paths import StoragePath
 
 STATE_BYTES = 4096  # the largest state, which an agent reads often
@@ -36,7 +36,7 @@ class AgentTools:
         steers: Whether the agent may change searches.
         author: The name of the agent in the log.
         share: The largest share of a search's trials that it may propose.
-        gpu_hours: The largest GPU time of these trials, or None.
+        gpu_hours: The largest GPU time of these trials, or None. The driver stops them then.
     """
 
     storage: StoragePath
@@ -103,11 +103,10 @@ class AgentTools:
     def propose(self, name: str, points: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
         """Let a search try points, such as {"lr": 0.001}. Other parameters have the task's defaults."""
         self._check_steers()
-        record, answers = self._load(name), []
-        self._check_gpu_hours(record)
-        most = self._count_share(record)
+        answers, most = [], self._count_share(self._load(name))
         for point in points:
-            command = Command("try", {"point": dict(point), "full": False}, self.author, why, most=most)
+            args = {"point": dict(point), "full": False}
+            command = Command("try", args, self.author, why, most=most, gpu_hours=self.gpu_hours)
             answer = self._send(name, command).answer
             answers.append({"accepted": answer.accepted, "effect": answer.effect})
         return {"answers": answers}
@@ -183,16 +182,6 @@ class AgentTools:
         others = build_state([entry for entry in record.commands if entry.command.author != self.author])
         planned = others.get_limit("trials") or record.about.get("config", {}).get("trials", 0)
         return int(self.share * planned + 1e-9)  # 0.29 * 100 is 28.999...
-
-    def _check_gpu_hours(self, record: SearchRecord) -> None:
-        """Raise a UsageError if the GPU-hours of the agent are spent."""
-        own = [command for command in build_state(record.commands).find("try") if command.author == self.author]
-        trials = [trial for trial in record.trials if any(is_of(trial, command) for command in own)]
-        spent = sum(map(gpu_seconds_used, trials)) / HOUR
-        if self.gpu_hours is not None and spent >= self.gpu_hours:
-            raise UsageError(
-                f"trials of an agent must take at most {self.gpu_hours:g} GPU-hours, but took {spent:.3g}."
-            )
 
 
 def _get_progress(trial: FrozenTrial) -> tuple[int, bool]:

@@ -34,6 +34,7 @@ class SearchView:
         confirms: Whether confirming runs follow its trials.
         extends: Whether trials can train longer than planned.
         confirming_runs: Numbers of trials that are confirming runs.
+        count_gpu_hours: Returns the GPU-hours of the trials of an author's points.
     """
 
     space: Space
@@ -46,6 +47,7 @@ class SearchView:
     confirms: bool = True
     extends: bool = False
     confirming_runs: Container[int] = ()
+    count_gpu_hours: Callable[[str], float] = lambda author: 0.0
 
     @property
     def state(self) -> SteeringState:
@@ -63,7 +65,8 @@ def check_command(command: Command, view: SearchView) -> Answer:
         UsageError: The command is refused.
     """
     check_revision(command, view.log)
-    _check_quota(command, view.state)
+    if command.operation == "try":
+        _check_quota(command, view)
     effect, *warnings = CHECKS[command.operation](command.args, view)
     return Answer(True, effect, warnings, undo=command.operation in UNDOABLE)
 
@@ -88,12 +91,17 @@ def check_revision(command: Command, log: Sequence[LogEntry]) -> None:
             )
 
 
-def _check_quota(command: Command, state: SteeringState) -> None:
-    """Check that the author of a `try` has points left. The driver counts, so that no two clients count alike."""
-    tried = sum(each.author == command.author for each in state.find("try"))
-    if command.operation == "try" and command.most is not None and tried >= command.most:
+def _check_quota(command: Command, view: SearchView) -> None:
+    """Check that an author has points and GPU-hours left. The driver counts, so that no two clients count alike."""
+    tried = sum(each.author == command.author for each in view.state.find("try"))
+    if command.most is not None and tried >= command.most:
         raise UsageError(
             f"{command.author} must try at most {pluralize(command.most, 'point')}, but has tried {tried} already."
+        )
+    taken = view.count_gpu_hours(command.author)
+    if command.gpu_hours is not None and taken >= command.gpu_hours:
+        raise UsageError(
+            f"trials of {command.author} must take at most {command.gpu_hours:g} GPU-hours, but took {taken:.3g}."
         )
 
 

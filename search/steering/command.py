@@ -52,6 +52,8 @@ class Command:
         revision: The number of commands that the author knew. A later one that contradicts this one refuses it.
             None: the author asks for it in any case.
         most: A `try` is refused if the author has tried so many points. None: as many as wanted.
+        gpu_hours: A `try` is refused, and trials of the author's points are stopped, once these have taken so many
+            GPU-hours. The last one counts. None: as many as the search has.
         at: When it was made, in seconds since 1970.
     """
 
@@ -62,6 +64,7 @@ class Command:
     revision: int | None = None
     is_preview: bool = False
     most: int | None = None
+    gpu_hours: float | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     at: float = field(default_factory=time.time)
 

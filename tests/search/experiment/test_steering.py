@@ -3,6 +3,7 @@
 from ray.tune.search import Searcher
 
 from searchlight.search.execution.confirmation import ConfirmationPlan
+from searchlight.search.execution.stoppers import GpuTimeMeter
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.steering.command import Command
 from tests.search.execution.searcher_harness import interrupt, report
@@ -80,6 +81,30 @@ def test_point_to_try_is_the_next_trial(driver):
     report(driver.searcher, "t1", 1, 0.9, done=True)
     assert driver.searcher.suggest("t2")["segment"].trial == segment.trial, "it is kept"
     assert "trial 1 has lr=0.25" in driver.give("try", point={"lr": 0.25}, full=False).effect
+
+
+def test_trials_of_an_author_stop_once_they_have_taken_its_gpu_hours(driver):
+    now = [0.0]
+    driver.searcher.limits.stoppers.meter = GpuTimeMeter(clock=lambda: now[0])
+    points = [Command("try", {"point": {"lr": lr}}, "agent:ann", gpu_hours=1.0) for lr in (0.25, 0.35, 0.45)]
+    assert driver.apply(points[0]).answer.accepted
+    assert driver.apply(points[1]).answer.accepted
+    driver.searcher.suggest("t0")
+    now[0] = 3599.0
+    driver.searcher.apply_commands()
+    assert driver.halted == []
+    now[0] = 3600.0
+    driver.searcher.apply_commands()
+    assert driver.halted == [0]
+    assert driver.study.get_commands()[-1].command.author == "searchlight"
+    interrupt(driver.searcher, "t0")
+    segment = driver.searcher.suggest("t1")["segment"]
+    assert (segment.trial, driver.outcomes()) == (2, ["pruned", "pruned", "interrupted"]), "its next point ends at once"
+    reason = "stopped by searchlight: trials of agent:ann have taken their 1 GPU-hours"
+    assert [driver.study.get_trial(number).user_attrs["reason"] for number in (0, 1)] == [reason, reason]
+    refused = driver.apply(points[2]).answer
+    assert refused.effect == "trials of agent:ann must take at most 1 GPU-hours, but took 1."
+    assert driver.give("try", point={"lr": 0.45}).accepted, "others may go on"
 
 
 def test_no_trial_is_proposed_in_a_region_to_avoid(driver):
