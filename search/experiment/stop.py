@@ -1,10 +1,12 @@
-"""Ends a search before its trials are spent: on a signal, or after its time budget."""
+"""Ends a search before its trials are spent: on a signal, with its script, or after its time budget."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 RESERVE = 1 / 6  # of a time budget and of GPU-hours for confirming runs, which are a fifth of the trials' epochs
 
@@ -33,13 +35,13 @@ class StopRequest:
             self.search_over.set()
             self._say(f"no trial continues: {reason}" + ("; the best ones are confirmed" if confirms else ""))
 
-    def interrupt(self) -> None:
+    def interrupt(self, note: str = "once more to end at once") -> None:
         """End the search because the user asks for it, even if it ends already for another reason."""
         self.reasons.append("interrupted")
         self.prunes = False
         self.asked.set()
         if not self.has_ended:
-            self._say("stopping: trials end at their next window; once more to end at once")
+            self._say(f"stopping: trials end at their next window; {note}")
 
     @property
     def is_interrupted(self) -> bool:
@@ -49,6 +51,9 @@ class StopRequest:
 @contextmanager
 def handle_signals(stop: StopRequest, time_budget_s: float | None, reserve: float = 0.0) -> Iterator[None]:
     """End the search on Ctrl-C, SIGTERM and after the time budget. A second signal ends it at once.
+
+    Only the main thread may handle signals. A search in another thread ends once an error, also Ctrl-C, ends the main
+    thread: who corrects the script would wait for it, and start it again. A script that ends without an error waits.
 
     `reserve` is the share of the time budget that is kept for confirming runs.
     """
@@ -62,9 +67,16 @@ def handle_signals(stop: StopRequest, time_budget_s: float | None, reserve: floa
     timers = [threading.Timer(seconds, stop, ["time budget"])]
     if reserve:
         timers.append(threading.Timer((1 - reserve) * seconds, stop.end_search, ["time budget"]))
-    before = {}
+
+    def end_with_script(*error: Any) -> None:
+        show_error(*error)
+        stop.interrupt("its script has failed")
+
+    before, show_error = {}, sys.excepthook
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    else:
+        sys.excepthook = end_with_script
     for timer in timers if time_budget_s else ():
         timer.daemon = True
         timer.start()
@@ -75,3 +87,5 @@ def handle_signals(stop: StopRequest, time_budget_s: float | None, reserve: floa
             timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+        if sys.excepthook is end_with_script:
+            sys.excepthook = show_error

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from searchlight.search.study.record import load_search
+
 pytestmark = pytest.mark.slow
 
 SCRIPT = """
@@ -57,3 +59,35 @@ def test_script_starts_a_search_and_changes_it(make_cli):
     assert found["commands"] == ["try", "finish"]
     assert not found["running"]
     assert found["trials"] == [*range(len(found["trials"]))]
+
+
+FAILING = """
+import time
+
+import searchlight
+
+search = searchlight.start(searchlight.SearchConfig(
+    task="toy.py:Toy", name="behind", trials=500, concurrency=1, confirm=0, no_preflight=True,
+    set={"pause_s": 0.1, "precision": "fp32"},
+))
+while not search.best():
+    time.sleep(0.2)
+raise SystemError("a mistake of the script")
+"""
+
+
+def test_search_of_a_script_that_fails_is_interrupted_and_can_be_resumed(make_cli):
+    cli = make_cli()
+    (cli.folder / "script.py").write_text(FAILING)
+    done = cli.run(script=cli.folder / "script.py")
+    assert done.returncode == 1
+    assert "SystemError: a mistake of the script" in done.stderr
+    assert "stopping: trials end at their next window; its script has failed" in done.stderr
+    assert "nothing of search behind is lost. Resume it: " in done.stderr
+    record = load_search(cli.folder / "runs" / "behind")
+    assert record.drivers[-1][1] is not None, "it has ended in good order"
+    begun = len(record.trials)
+    assert begun < 500
+    resumed = cli.run("--resume", "behind", "--trials", str(begun + 1), "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert sum(json.loads(resumed.stdout)["outcomes"].values()) == begun + 1

@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 
@@ -92,6 +93,26 @@ def test_signal_stops_and_the_second_one_ends_at_once(stop):
             interrupt_again()
     assert stop.reasons == ["interrupted"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_search_in_a_thread_is_interrupted_once_its_script_fails(stop, monkeypatch):
+    shown, begun = [], threading.Event()
+    monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error))
+    before = sys.excepthook
+
+    def search():
+        with handle_signals(stop, None):
+            begun.set()
+            stop.asked.wait(10)
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    assert begun.wait(10)
+    sys.excepthook(ValueError, ValueError("a mistake"), None)
+    thread.join()
+    assert (len(shown), stop.reasons) == (1, ["interrupted"])
+    assert stop.said == ["stopping: trials end at their next window; its script has failed"]
+    assert sys.excepthook is before
 
 
 def test_signal_while_the_result_is_shown_says_nothing(stop):
