@@ -8,7 +8,7 @@ import click
 
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
-from searchlight.search.reporting.agent_tools import AgentTools
+from searchlight.search.reporting.agent_tools import ANSWER_BYTES, AgentTools, bound
 from searchlight.search.reporting.console.command_line import Command as CommandLine
 
 READ_ONLY = ("list_searches", "get_state", "get_trials", "get_curve", "explain", "wait")
@@ -33,15 +33,15 @@ def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hour
     except ImportError as error:
         raise UsageError('mcp must be installed, but is not: pip install "searchlight-hpo[mcp]".') from error
 
-    def tell_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the tool with the errors that an agent should read. The server hides others."""
+    def guard(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+        """Return the tool with bounded answers, and the errors that an agent should read. The server hides others."""
 
         @wraps(tool)
-        def call(*args: Any, **options: Any) -> Any:
+        def call(*args: Any, **options: Any) -> dict[str, Any]:
             try:
-                return tool(*args, **options)
+                return bound(tool(*args, **options))
             except UsageError as error:
-                raise ToolError(str(error)) from error
+                raise ToolError(str(error)[:ANSWER_BYTES]) from error
 
         return call
 
@@ -49,5 +49,5 @@ def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hour
     server = MCPServer("searchlight", instructions="Hyperparameter searches. Conclude from confirmed values alone.")
     for name in (*READ_ONLY, *(CHANGING if allow_steering else ())):
         annotations = ToolAnnotations(read_only_hint=name in READ_ONLY)
-        server.add_tool(tell_errors(getattr(tools, name)), annotations=annotations)
+        server.add_tool(guard(getattr(tools, name)), annotations=annotations)
     server.run()

@@ -20,8 +20,11 @@ from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_segments, intermediate_values
 from searchlight.trainables.filesystem.paths import StoragePath
 
-STATE_BYTES = 4096  # the largest state, which an agent reads often
+ANSWER_BYTES = 4096  # the largest answer, as JSON with the spaces that MCP writes
+POINTS = 20  # in one proposal
+CURVES = 10  # in one answer
 BETTER = 10  # trials named that were better at a rung, of maybe thousands
+LENGTHS = (200, 100, 50, 20)  # of texts in an answer that would be too large
 POLL_S = 2.0
 LONGEST_WAIT_S = 600.0
 PROBLEMS = ("diverged", "infeasible", "failed")
@@ -46,9 +49,9 @@ class AgentTools:
     gpu_hours: float | None = None
     _previews: dict[str, tuple[str, Command]] = field(default_factory=dict, init=False)
 
-    def list_searches(self) -> dict[str, Any]:
-        """Return the names of the searches, the oldest first."""
-        return {"searches": list_searches(self.storage)}
+    def list_searches(self, cursor: int = 0) -> dict[str, Any]:
+        """Return the names of the searches, the newest first, and the `cursor` of those that are left out."""
+        return _fill({}, "searches", [*reversed(list_searches(self.storage))], cursor)
 
     def get_state(self, name: str, cursor: str = "") -> dict[str, Any]:
         """Return the state of a search in at most 4 kB, with what is new since the `cursor` of an earlier call."""
@@ -68,29 +71,38 @@ class AgentTools:
             for e in record.commands[known:]
         ]
         driver = RunningSearch(self.storage / name).load_driver()
-        status, explained = build_status(record, driver), explain_search(record)
-        state = {**status, "best_is_real": explained["best"], "cursor": f"{len(ended)}-{len(record.commands)}"}
-        for part in ("diverged", "infeasible"):
-            state[part] = [line[:200] for line in explained[part][:3]]
+        state = build_status(record, driver) | {"best_is_real": explain_search(record)["best"]}
         running = state.pop("unfinished")
-        state |= {"unfinished": running[:10], "unfinished_in_all": len(running), "new": [], "new_in_all": len(news)}
+        state = bound({**state, "unfinished": running[:10]}, ANSWER_BYTES * 3 // 4)
+        state |= {"unfinished_in_all": len(running), "cursor": f"{len(ended)}-{len(record.commands)}"}
+        state |= {"new": [], "new_in_all": len(news)}
         for each in reversed(news):  # the newest, as many as fit
-            if len(json.dumps({**state, "new": [each, *state["new"]]}, indent=2)) > STATE_BYTES:  # as MCP writes it
+            if _measure({**state, "new": [each, *state["new"]]}) > ANSWER_BYTES:
                 break
             state["new"] = [each, *state["new"]]
         return state
 
-    def get_trials(self, name: str, where: str = "", limit: int = 20) -> dict[str, Any]:
-        """Return the newest trials that meet a condition, such as "val/loss<0.3 and epoch>3"."""
-        rows = select_trials(self._load(name), where)
-        return {"trials": rows[-limit:] if limit > 0 else [], "in_all": len(rows)}
+    def get_trials(self, name: str, where: str = "", limit: int = 20, cursor: int = 0) -> dict[str, Any]:
+        """Return trials that meet a condition, such as "val/loss<0.3 and epoch>3", the newest first.
+
+        The `cursor` of the answer gives those that are left out in the next call, or is null.
+        """
+        rows = select_trials(self._load(name), where)[::-1]
+        return _fill({"in_all": len(rows)}, "trials", rows, cursor, limit)
 
     def get_curve(self, name: str, trials: Sequence[int]) -> dict[str, Any]:
-        """Return the reported values of trials by epoch."""
+        """Return the reported values of at most 10 trials by epoch, of long ones every `step`-th and the last."""
+        if len(trials) > CURVES:
+            raise UsageError(f"trials must be at most {CURVES}, but got {len(trials)}.")
         known = {trial.number: trial for trial in self._load(name).trials}
         if unknown := [number for number in trials if number not in known]:
             raise UsageError(f"trials must be those of {name}, but there is no {', '.join(map(str, unknown))}.")
-        return {"curves": {str(number): dict(intermediate_values(known[number])) for number in trials}}
+        step = 1
+        while True:
+            curves = {str(number): _thin(intermediate_values(known[number]), step) for number in trials}
+            if _measure(answer := {"curves": curves, "step": step}) <= ANSWER_BYTES:
+                return answer
+            step *= 2
 
     def explain(self, name: str, trial: int | None = None) -> dict[str, Any]:
         """Return where trials fail and whether the best one is real; or why one trial was proposed and how it ended."""
@@ -101,8 +113,10 @@ class AgentTools:
         return found | {"rungs": [{**rung, "better": rung["better"][:BETTER]} for rung in found["rungs"]]}
 
     def propose(self, name: str, points: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
-        """Let a search try points, such as {"lr": 0.001}. Other parameters have the task's defaults."""
+        """Let a search try at most 20 points, such as {"lr": 0.001}. Other parameters have the task's defaults."""
         self._check_steers()
+        if len(points) > POINTS:
+            raise UsageError(f"points must be at most {POINTS} at once, but got {len(points)}.")
         answers, most = [], self._count_share(self._load(name))
         for point in points:
             args = {"point": dict(point), "full": False}
@@ -182,6 +196,55 @@ class AgentTools:
         others = build_state([entry for entry in record.commands if entry.command.author != self.author])
         planned = others.get_limit("trials") or record.about.get("config", {}).get("trials", 0)
         return int(self.share * planned + 1e-9)  # 0.29 * 100 is 28.999...
+
+
+def _measure(answer: Mapping[str, Any]) -> int:
+    """Return the length of an answer as MCP writes it, in bytes."""
+    return len(json.dumps(answer, indent=2, ensure_ascii=False).encode())
+
+
+def _fill(
+    answer: dict[str, Any], name: str, rows: Sequence[Any], cursor: int, limit: int | None = None
+) -> dict[str, Any]:
+    """Return an answer with as many `rows` from `cursor` on as fit, at least one, and the cursor of the next one."""
+    if cursor < 0:
+        raise UsageError(f"cursor must be that of an earlier answer, but got {cursor}.")
+    taken: list[Any] = []
+    for row in rows[cursor:][:limit]:
+        if taken and _measure({**answer, name: [*taken, row], "cursor": len(rows)}) > ANSWER_BYTES:
+            break
+        taken.append(row)
+    end = cursor + len(taken)
+    return {**answer, name: taken, "cursor": end if taken and end < len(rows) else None}
+
+
+def _thin(curve: Mapping[int, float], step: int) -> dict[int, float]:
+    """Return every `step`-th value of a curve, and the last one."""
+    epochs = sorted(curve)
+    return {epoch: curve[epoch] for epoch in sorted({*epochs[::step], *epochs[-1:]})}
+
+
+def bound(answer: dict[str, Any], most: int = ANSWER_BYTES) -> dict[str, Any]:
+    """Return an answer of at most `most` bytes. In a larger one, long texts and lists are cut, and end in "..."."""
+    for length in LENGTHS:
+        if _measure(answer) <= most:
+            break
+        answer = {name: _shorten(value, length) for name, value in answer.items()}
+    return answer
+
+
+def _shorten(value: Any, length: int) -> Any:
+    """Return a value with texts of at most `length` characters, and a tenth as many items in each list."""
+    if isinstance(value, str):
+        return value if len(value) <= length else f"{value[: length - 3]}..."
+    items = length // 10
+    if isinstance(value, Mapping):
+        cut = {name: _shorten(each, length) for name, each in [*value.items()][:items]}
+        return cut if len(value) <= items else {**cut, "...": f"{len(value) - items} more"}
+    if isinstance(value, Sequence):
+        cut_list = [_shorten(each, length) for each in value[:items]]
+        return cut_list if len(value) <= items else [*cut_list, f"... {len(value) - items} more"]
+    return value
 
 
 def _get_progress(trial: FrozenTrial) -> tuple[int, bool]:

@@ -8,7 +8,7 @@ import pytest
 
 from searchlight.search.errors import UsageError
 from searchlight.search.reporting import agent_tools, running_search
-from searchlight.search.reporting.agent_tools import STATE_BYTES, AgentTools
+from searchlight.search.reporting.agent_tools import ANSWER_BYTES, AgentTools, bound
 from tests.search.execution.searcher_harness import end, report
 
 
@@ -24,7 +24,7 @@ def test_agent_that_may_only_read_changes_nothing(driver, tmp_path):
             change()
     assert driver.name in tools.list_searches()["searches"]
     assert tools.get_trials(driver.name, "lr>=0")["in_all"] == 1
-    assert tools.get_curve(driver.name, [0]) == {"curves": {"0": {1: 0.5}}}
+    assert tools.get_curve(driver.name, [0]) == {"curves": {"0": {1: 0.5}}, "step": 1}
     assert tools.explain(driver.name, 0)["rungs"][0]["rank"] == 1
     assert "no trial has a result yet" in tools.explain(driver.name)["best"]
     with pytest.raises(UsageError, match=r"name must be one of list_searches, but got '\.\./x'"):
@@ -91,12 +91,57 @@ def test_state_is_small_and_tells_what_is_new(driver, tools):
     for number in range(30):
         tools.steer(driver.name, token=tools.steer(driver.name, "avoid", {"region": f"lr>=0.9{number}"})["token"])
     state = tools.get_state(driver.name, cursor)
-    assert len(json.dumps(state, indent=2)) <= STATE_BYTES, "as the server writes it"
+    assert len(json.dumps(state, indent=2)) <= ANSWER_BYTES, "as the server writes it"
     assert state["new_in_all"] == 31
     assert state["new"][-1]["command"] == "avoid"
     assert tools.get_state(driver.name, state["cursor"])["new"] == []
     with pytest.raises(UsageError, match="cursor must be that of an earlier state"):
         tools.get_state(driver.name, "x")
+
+
+def test_long_lists_are_read_page_by_page(driver, tools, tmp_path):
+    study = driver.searcher.study
+    for number in range(60):
+        attributes = {"config": {"epochs": 3}, "reason": f"{number} " + "because " * 20}
+        driver.call(study.create_copy, driver.searcher.space, {"lr": 0.5}, attributes)
+    read, cursor = [], 0
+    while cursor is not None:
+        page = tools.get_trials(driver.name, limit=100, cursor=cursor)
+        assert len(json.dumps(page, indent=2)) <= ANSWER_BYTES
+        read, cursor = read + [row["trial"] for row in page["trials"]], page["cursor"]
+    assert read == [*range(60, -1, -1)]
+    assert tools.get_trials(driver.name, cursor=61)["trials"] == []
+    with pytest.raises(UsageError, match="cursor must be that of an earlier answer"):
+        tools.list_searches(-1)
+
+
+def test_long_curve_is_thinned_and_keeps_its_end(driver, tools):
+    for epoch in range(2, 2000):
+        driver.call(driver.searcher.study.report, 0, epoch, 1 / epoch, {"metrics": {"val/loss": 1 / epoch}})
+    found = tools.get_curve(driver.name, [0])
+    assert len(json.dumps(found, indent=2)) <= ANSWER_BYTES
+    epochs = [*found["curves"]["0"]]
+    assert (epochs[0], epochs[-1], epochs[1] - epochs[0]) == (1, 1999, found["step"])
+    with pytest.raises(UsageError, match="trials must be at most 10, but got 11"):
+        tools.get_curve(driver.name, [*range(11)])
+
+
+def test_proposal_has_few_points(driver, tools):
+    with pytest.raises(UsageError, match="points must be at most 20 at once, but got 21"):
+        tools.propose(driver.name, [{"lr": n / 100} for n in range(21)], "")
+
+
+def test_answer_that_would_be_too_large_is_cut_visibly():
+    answer = {
+        "rungs": [{"better": [*range(1000)]}] * 50,
+        "reason": "because " * 1000,
+        "config": dict.fromkeys("abc", 1),
+    }
+    cut = bound(answer)
+    assert len(json.dumps(cut, indent=2)) <= ANSWER_BYTES
+    assert cut["reason"].endswith("...")
+    assert cut["rungs"][-1].startswith("... ")
+    assert bound({"a": [1, 2]}) == {"a": [1, 2]}
 
 
 def test_explanation_names_few_of_many_better_trials(driver, tools, monkeypatch):
