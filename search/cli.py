@@ -15,6 +15,7 @@ from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.formatting import PROGRAM, format_command
 from searchlight.search.reporting.console.command_line import HELP_NAMES, Command, build_parameters, run_command
 from searchlight.search.reporting.console.listing import print_searches
+from searchlight.search.steering.operations import OPERATIONS
 
 RESUMABLE = build_parameters([option for option in OPTIONS if option.resumable or option.key == "storage"])
 for _parameter in RESUMABLE:
@@ -26,10 +27,7 @@ DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
 )
 SCRIPTS = ("report", "ui", "mcp")
-STEERING = (
-    "status", "trials", "explain", "log",
-    "stop", "keep", "extend", "try", "avoid", "narrow", "budget", "pause", "continue", "finish", "undo",
-)  # fmt: skip
+STEERING = ("status", "trials", "explain", "log", *OPERATIONS)
 FORMAT = click.Option(
     ["--format"], type=click.Choice(["yaml", "args", "python"]), default="yaml", help="What to print. Default: yaml."
 )

@@ -3,9 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import click
 
@@ -21,6 +20,7 @@ from searchlight.search.reporting.explanation import explain_search, explain_tri
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import build_status, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
+from searchlight.search.steering.operations import OPERATIONS, Argument
 
 WATCH_S = 5.0  # between two states
 NAME = click.Argument(["name"])
@@ -40,14 +40,11 @@ COMMON = [
     STORAGE,
     JSON,
 ]
-TRIALS = click.Argument(["trials"], nargs=-1, required=True, type=int)
-PAIRS = click.Argument(["pairs"], nargs=-1, required=True, metavar="NAME=VALUE...")
 
 
-def _create(
-    operation: str, help: str, build: Callable[..., Mapping[str, Any]], *parameters: click.Parameter
-) -> click.Command:
-    """Create the command that sends `operation` with the arguments that `build` returns for its `parameters`."""
+def _create(operation: str) -> click.Command:
+    """Create the command that sends an operation with its arguments."""
+    arguments = OPERATIONS[operation].arguments
 
     def run(
         name: str,
@@ -59,14 +56,38 @@ def _create(
         wait: float,
         storage: str,
         as_json: bool,
-        **own: Any,
+        **given: Any,
     ) -> None:
         search = RunningSearch(name, storage)
-        made = Command(operation, build(**own), author, why, revision, is_preview)
+        args = {key: _convert(value, arguments[key]) for key, value in given.items() if value is not None}
+        made = Command(operation, args, author, why, revision, is_preview)
         made = replace(made, id=id) if id else made
         _print_answer(search.name, made, search.send(made, wait), as_json)
 
-    return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=help)
+    parameters = [_build_parameter(key, argument) for key, argument in arguments.items()]
+    return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=OPERATIONS[operation].help)
+
+
+def _build_parameter(name: str, argument: Argument) -> click.Parameter:
+    """Return the parameter of the command line for an argument: an option, if it is a flag or a number."""
+    kind, option = argument.type, f"--{name.replace('_', '-')}"
+    if kind is str:
+        return click.Argument([name])
+    if kind == list[int]:
+        return click.Argument([name], nargs=-1, required=True, type=int)
+    if get_origin(kind) is dict:
+        return click.Argument([name], nargs=-1, required=True, metavar="NAME=VALUE...")
+    if kind == bool | None:
+        return click.Option([option], is_flag=True, help=argument.help)
+    number = float if float in get_args(kind) else int
+    return click.Option([option], type=number, metavar="N", required=kind is int, help=argument.help)
+
+
+def _convert(value: Any, argument: Argument) -> Any:
+    """Return what was given on the command line as JSON has it."""
+    if isinstance(value, tuple):
+        return [*value] if argument.type == list[int] else split_pairs(value)
+    return value
 
 
 def _print_answer(name: str, made: Command, entry: LogEntry | None, as_json: bool) -> None:
@@ -157,54 +178,4 @@ def explain(name: str, trial: int | None, storage: str, as_json: bool) -> None:
     print_explanation(record, found)
 
 
-COMMANDS = [
-    status,
-    trials,
-    explain,
-    log,
-    _create("stop", "End TRIALS at their next window, as pruned.", lambda trials: {"trials": [*trials]}, TRIALS),
-    _create(
-        "keep", "Train TRIALS to their full budget, whatever the scheduler says.",
-        lambda trials: {"trials": [*trials]}, TRIALS,
-    ),
-    _create(
-        "extend", "Train TRIALS for more epochs than planned, whatever the scheduler says.",
-        lambda trials, epochs: {"trials": [*trials], "epochs": epochs},
-        TRIALS, click.Option(["--epochs"], type=int, required=True, help="How many more."),
-    ),
-    _create(
-        "try", "Try a point next, such as lr=1e-3,precision=bf16. Other parameters have the task's defaults.",
-        lambda pairs, full: {"point": split_pairs(pairs), "full": full},
-        PAIRS, click.Option(["--full"], is_flag=True, help="Train it to its full budget."),
-    ),
-    _create(
-        "avoid", 'Propose no trial in REGION, such as "batch_size>=512 and width>=1024".',
-        lambda region: {"region": region}, click.Argument(["region"]),
-    ),
-    _create(
-        "narrow", "Propose trials within ranges only, such as lr=1e-4..1e-2 or precision=bf16.",
-        lambda pairs: {"ranges": split_pairs(pairs)}, PAIRS,
-    ),
-    _create(
-        "budget", "Change the budget of the search.",
-        lambda **limits: {name: value for name, value in limits.items() if value is not None},
-        click.Option(["--trials"], type=int, help="How many trials to start in all."),
-        click.Option(["--gpu-hours"], type=float, help="End the search after so many GPU-hours."),
-        click.Option(["--concurrency"], type=int, help="How many trials run at a time."),
-    ),
-    _create(
-        "pause", "Stop running trials at their next window, and begin none.",
-        lambda drain: {"drain": drain},
-        click.Option(["--drain"], is_flag=True, help="Let running trials go on to their next rung or end."),
-    ),
-    _create("continue", "Let a paused search go on.", dict),
-    _create(
-        "finish", "End the trials at their next rung, and confirm the best ones.",
-        lambda confirm: {"confirm": confirm},
-        click.Option(["--confirm"], type=int, metavar="N", help="By at most N confirming runs."),
-    ),
-    _create(
-        "undo", "Take back COMMAND, an id of the log.",
-        lambda command: {"command": command}, click.Argument(["command"]),
-    ),
-]  # fmt: skip
+COMMANDS = [status, trials, explain, log, *map(_create, OPERATIONS)]

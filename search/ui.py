@@ -22,29 +22,26 @@ from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.reporting.live_page import render_live
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
 from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running
+from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.record import SearchRecord
 from searchlight.trainables.filesystem.paths import StoragePath
 
 HOST = "127.0.0.1"
 LONGEST = 10_000  # bytes of a form
+BUTTONS = ("try", "stop", "keep", "pause", "continue", "finish")
 
 
-def _parse_numbers(text: str) -> dict[str, list[int]]:
+def _parse_text(operation: str, text: str) -> dict[str, Any]:
+    """Return the arguments that the text in the field of a button means."""
+    if not OPERATIONS[operation].hint:
+        return {}
+    name, argument = next(iter(OPERATIONS[operation].arguments.items()))
+    if argument.type != list[int]:
+        return {name: split_pairs([text.replace(" ", "")])}
     try:
-        return {"trials": [int(part) for part in text.replace(",", " ").split()]}
+        return {name: [int(part) for part in text.replace(",", " ").split()]}
     except ValueError as error:
         raise UsageError(f"trials must be numbers such as 3 7, but got {text!r}.") from error
-
-
-# The hint in the field of each button, and the arguments that the text means.
-BUTTONS: Mapping[str, tuple[str, Callable[[str], Mapping[str, Any]]]] = {
-    "try": ("lr=0.001, precision=bf16", lambda text: {"point": split_pairs([text.replace(" ", "")])}),
-    "stop": ("trials, e.g. 3 7", _parse_numbers),
-    "keep": ("trials, e.g. 3 7", _parse_numbers),
-    "pause": ("", lambda text: {}),
-    "continue": ("", lambda text: {}),
-    "finish": ("", lambda text: {}),
-}
 
 
 class PageServer(ThreadingHTTPServer):
@@ -136,7 +133,7 @@ class PageHandler(BaseHTTPRequestHandler):
             f'<form method="post"><button name="operation" value="{operation}">{operation}</button>'
             + (f'<input name="text" placeholder="{hint}" required>' if hint else "")
             + '<input name="why" placeholder="why"></form>'
-            for operation, (hint, _) in BUTTONS.items()
+            for operation, hint in ((button, OPERATIONS[button].hint) for button in BUTTONS)
         ]
         return f'<div class="controls">{"".join(forms)}</div><p role="status">{escape(told)}</p>'
 
@@ -151,7 +148,7 @@ class PageHandler(BaseHTTPRequestHandler):
         try:
             if operation not in BUTTONS:
                 raise UsageError(f"operation must be one of {', '.join(BUTTONS)}, but got {operation!r}.")
-            args = BUTTONS[operation][1](form.get("text", ""))
+            args = _parse_text(operation, form.get("text", ""))
             entry = RunningSearch(self.server.storage / name).give(operation, args, form.get("why", ""))
             told = "; ".join([entry.answer.effect, *entry.answer.warnings])
         except UsageError as error:

@@ -1,8 +1,9 @@
 """A search as Python code looks at it and changes it, also while another process runs it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
@@ -14,6 +15,7 @@ from searchlight.search.reporting.status import build_status, is_running, select
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.steering.driver_state import DriverState, read_state
 from searchlight.search.steering.mailbox import send, wait_for_answer
+from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.record import SearchRecord, load_search
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -70,38 +72,9 @@ class RunningSearch:
         """Return the commands so far with their answers."""
         return [*self.load().commands]
 
-    def stop(self, *trials: int, why: str = "") -> LogEntry:
-        return self.give("stop", {"trials": [*trials]}, why)
+    if TYPE_CHECKING:  # the commands: see `_build_method`
 
-    def keep(self, *trials: int, why: str = "") -> LogEntry:
-        return self.give("keep", {"trials": [*trials]}, why)
-
-    def extend(self, *trials: int, epochs: int, why: str = "") -> LogEntry:
-        return self.give("extend", {"trials": [*trials], "epochs": epochs}, why)
-
-    def try_(self, point: Mapping[str, Any], full: bool = False, why: str = "") -> LogEntry:
-        return self.give("try", {"point": dict(point), "full": full}, why)
-
-    def avoid(self, region: str, why: str = "") -> LogEntry:
-        return self.give("avoid", {"region": region}, why)
-
-    def narrow(self, ranges: Mapping[str, str], why: str = "") -> LogEntry:
-        return self.give("narrow", {"ranges": dict(ranges)}, why)
-
-    def budget(self, why: str = "", **limits: float) -> LogEntry:
-        return self.give("budget", limits, why)
-
-    def pause(self, drain: bool = False, why: str = "") -> LogEntry:
-        return self.give("pause", {"drain": drain}, why)
-
-    def continue_(self, why: str = "") -> LogEntry:
-        return self.give("continue", {}, why)
-
-    def finish(self, confirm: int | None = None, why: str = "") -> LogEntry:
-        return self.give("finish", {"confirm": confirm}, why)
-
-    def undo(self, command: str, why: str = "") -> LogEntry:
-        return self.give("undo", {"command": command}, why)
+        def __getattr__(self, name: str) -> Callable[..., LogEntry]: ...
 
     def give(self, operation: str, args: Mapping[str, Any], why: str = "", author: str = "") -> LogEntry:
         """Give a command, and return its accepted answer."""
@@ -135,6 +108,26 @@ class RunningSearch:
         except UsageError as error:  # it has not begun
             return f"<p>{escape(str(error))}</p>"
         return SearchResult.from_record(record)._repr_html_()
+
+
+def _build_method(operation: str) -> Callable[..., LogEntry]:
+    """Return the method that gives a command, with its arguments in order or by name, and `why`."""
+    arguments = OPERATIONS[operation].arguments
+    names = [*arguments]
+
+    def command(search: RunningSearch, *values: Any, why: str = "", **options: Any) -> LogEntry:
+        if names and arguments[names[0]].type == list[int]:
+            options[names[0]] = [*values]
+        else:
+            options |= zip(names[: len(values)], values, strict=True)
+        return search.give(operation, options, why)
+
+    command.__name__, command.__doc__ = operation, OPERATIONS[operation].help
+    return command
+
+
+for _operation in OPERATIONS:
+    setattr(RunningSearch, f"{_operation}_" if iskeyword(_operation) else _operation, _build_method(_operation))
 
 
 def split_pairs(pairs: Sequence[str]) -> dict[str, str]:

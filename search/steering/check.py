@@ -13,12 +13,12 @@ from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.formatting import pluralize
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.steering.region import Condition, Region, parse_region
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_subjects, find_undone
 
 DRAWN = 1000  # random configs, of which some must be left by regions to avoid
 FEW, FEWEST = 0.05, 0.01  # shares of the space: with fewer, a sampler may find no config that is left
-UNDOABLE = ("keep", "avoid", "narrow", "budget", "pause", "continue", "undo")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def check_command(command: Command, view: SearchView) -> Answer:
     if command.operation == "try":
         _check_quota(command, view)
     effect, *warnings = CHECKS[command.operation](command.args, view)
-    return Answer(True, effect, warnings, undo=command.operation in UNDOABLE)
+    return Answer(True, effect, warnings, OPERATIONS[command.operation].undo)
 
 
 def check_revision(command: Command, log: Sequence[LogEntry]) -> None:

@@ -12,23 +12,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from searchlight.search.errors import format_validation_errors
+from searchlight.search.steering.operations import OPERATIONS
 
 LOG = "commands.json"  # the log in the folder of a search, for MLflow; the study has it as well
-Scalar = str | float | int | bool
-# What a command may do, and the types of its arguments. One that may be None may be left out; others are refused.
-OPERATIONS: Mapping[str, Mapping[str, Any]] = {
-    "stop": {"trials": list[int]},
-    "keep": {"trials": list[int]},
-    "extend": {"trials": list[int], "epochs": int},
-    "try": {"point": dict[str, Scalar], "full": bool | None},
-    "avoid": {"region": str},
-    "narrow": {"ranges": dict[str, str]},
-    "budget": {"trials": int | None, "gpu_hours": float | None, "concurrency": int | None},
-    "pause": {"drain": bool | None},
-    "continue": {},
-    "finish": {"confirm": int | None},
-    "undo": {"command": str},
-}
 ID = re.compile(r"[A-Za-z0-9][\w\-]{0,63}")  # it names a file
 
 
@@ -128,11 +114,11 @@ def parse_command(content: Mapping[str, Any]) -> Command:
         _check_type(part.name, part.type, getattr(command, part.name))
     if command.operation not in OPERATIONS:
         raise ValueError(f"operation must be one of {', '.join(OPERATIONS)}, but got {command.operation!r}")
-    types = OPERATIONS[command.operation]
-    if unknown := {*command.args} - {*types}:
+    arguments = OPERATIONS[command.operation].arguments
+    if unknown := {*command.args} - {*arguments}:
         raise ValueError(f"{command.operation} must have no {', '.join(sorted(unknown))}")
-    for name, kind in types.items():
-        _check_type(f"{command.operation} {name}", kind, command.args.get(name))
+    for name, argument in arguments.items():
+        _check_type(f"{command.operation} {name}", argument.type, command.args.get(name))
     if not ID.fullmatch(command.id):
         raise ValueError(f"id must be letters, digits, '_' or '-', but got {command.id[:80]!r}")
     return command
