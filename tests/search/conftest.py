@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 from optuna.samplers import RandomSampler
 
+from searchlight.search.experiment import steering
 from searchlight.search.experiment.steering import Steering
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
@@ -63,8 +64,9 @@ def make_searcher(tmp_path):
 
 
 @pytest.fixture
-def driver(make_searcher, tmp_path):
+def driver(make_searcher, tmp_path, monkeypatch):
     """The driver of a search in `tmp_path` that follows commands."""
+    monkeypatch.setattr(steering, "READ_S", 0.05)
     made = Driver(make_searcher(trials=10), tmp_path)
     told = list[object]().append
     with Steering(made.searcher, tmp_path, told, told, told, told):

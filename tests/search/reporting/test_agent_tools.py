@@ -9,6 +9,7 @@ import pytest
 from searchlight.search.errors import UsageError
 from searchlight.search.reporting import agent_tools, running_search
 from searchlight.search.reporting.agent_tools import ANSWER_BYTES, AgentTools, bound
+from searchlight.search.steering.command import Answer, Command, LogEntry
 from tests.search.execution.searcher_harness import end, report
 
 
@@ -88,8 +89,9 @@ def test_state_is_small_and_tells_what_is_new(driver, tools):
     cursor = tools.get_state(driver.name)["cursor"]
     driver.call(driver.searcher.suggest, "t1")
     driver.call(end, driver.searcher, "t1", "failed", "no " * 500)
-    for number in range(30):
-        tools.steer(driver.name, token=tools.steer(driver.name, "avoid", {"region": f"lr>=0.9{number}"})["token"])
+    for number in range(1, 31):
+        entry = LogEntry(number, Command("avoid", {"region": f"lr>=0.9{number}"}), Answer(True, "no trial is there"))
+        driver.call(driver.searcher.study.record_command, entry)
     state = tools.get_state(driver.name, cursor)
     assert len(json.dumps(state, indent=2)) <= ANSWER_BYTES, "as the server writes it"
     assert state["new_in_all"] == 31
