@@ -77,7 +77,7 @@ def test_documented_code_reads_the_best_trial_of_a_search(tmp_path, monkeypatch)
     study = optuna.load_study(study_name="NAME", storage=JournalStorage(JournalFileBackend(path)))
     assert (study.best_trial.number, study.best_value) == (0, 0.3), "Optuna counts completed trials alone"
     assert study.trials[1].value == 0.9, "and the last report of a pruned one"
-    page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "resume.md").read_text(encoding="utf-8")
     ours, optunas = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names = {"study": study}
