@@ -156,7 +156,7 @@ def test_more_trials_are_searched_after_a_confirmation(play):
     assert len(runs) == len(set(runs)), "no run is done twice"
     searched = search.study.get_searched_trials()
     assert searched[-1].number > 12
-    assert [search.searcher._progress_of(trial).index for trial in searched] == list(range(12))
+    assert [search.searcher.progress.get_progress(trial).index for trial in searched] == list(range(12))
 
 
 def test_driver_that_dies_leaves_runs_for_the_next(play):

@@ -1,0 +1,1 @@
+"""The segments of trials: how far trials have come, and what gangs train next."""
