@@ -192,7 +192,7 @@ class Steering:
             problem = f"an id must be new, but {command.id} is that of {known.command.operation}, {known.revision}."
             return LogEntry(len(self.log), command, Answer(False, problem))
         answer = Answer(False, problem) if problem else self._check(command)
-        entry = LogEntry(len(self.log) + 1, command, answer)
+        entry = LogEntry(len(self.log) + 1, command, answer, self._study.get_next_number())
         if command.is_preview:
             return LogEntry(len(self.log), command, answer)
         self._study.record_command(entry)

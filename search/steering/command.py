@@ -90,11 +90,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A command and its answer. `revision` counts the entries of the log from 1 on."""
+    """A command and its answer.
+
+    Attributes:
+        revision: Counts the entries of the log from 1 on.
+        trials: How many trials there were when the command was applied, so that the log can be replayed.
+    """
 
     revision: int
     command: Command
     answer: Answer
+    trials: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,4 +141,5 @@ def _check_type(label: str, kind: Any, value: Any) -> None:
 
 def parse_entry(content: Mapping[str, Any]) -> LogEntry:
     """Return an entry of the log as it is stored."""
-    return LogEntry(content["revision"], Command(**content["command"]), Answer(**content["answer"]))
+    command, answer = Command(**content["command"]), Answer(**content["answer"])
+    return LogEntry(content["revision"], command, answer, content.get("trials", 0))  # older logs lack it

@@ -1,12 +1,17 @@
 """What commands to a searcher change."""
 
+from functools import partial
+
 from ray.tune.search import Searcher
 
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.execution.stoppers import GpuTimeMeter
+from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
-from searchlight.search.steering.command import Command
-from tests.search.execution.searcher_harness import interrupt, report
+from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.study.study import create_study
+from searchlight.search.study.trial import get_outcome
+from tests.search.execution.searcher_harness import interrupt, report, searcher_over
 from tests.search.experiment.steered_searcher import Driver
 from tests.search.objectives import VAL_LOSS
 
@@ -193,6 +198,39 @@ def test_paused_search_frees_idle_gangs(make_searcher, tmp_path):
     driver.give("pause", drain=True)
     report(driver.searcher, "t0", 1, 0.5, done=True)
     assert freed == [1, 0]
+
+
+def test_replayed_log_gives_the_same_trials(make_searcher, tmp_path):
+    def play(folder, log):
+        """Run a search whose trials are as good as their lr is small, with the commands of a log."""
+        folder.mkdir()
+        study, store = create_study(folder, partial(create_sampler, "tpe", 0), [VAL_LOSS])
+        driver, waiting = Driver(searcher_over(study, folder, 24), folder), [*log]
+        for turn in range(60):
+            while waiting and waiting[0].trials <= study.get_next_number():
+                driver.apply(waiting.pop(0).command)
+            if (given := driver.searcher.suggest(f"t{turn}")) in (None, Searcher.FINISHED):
+                break
+            segment = given["segment"]
+            report(driver.searcher, f"t{turn}", int(segment.until), segment.config["lr"], done=True)
+        assert not waiting
+        trials = [(trial.params, trial.intermediate_values, get_outcome(trial)) for trial in study.get_trials()]
+        store.close()
+        return trials, driver.steering.log
+
+    commands = [
+        (3, Command("avoid", {"region": "lr>=0.8"})),
+        (5, Command("try", {"point": {"lr": 0.25}, "full": True})),
+        (12, Command("narrow", {"ranges": {"lr": "0.1..0.7"}})),
+        (14, Command("budget", {"trials": 20})),
+    ]
+    plain, _ = play(tmp_path / "plain", [])
+    given = [LogEntry(0, command, Answer(True, ""), trials) for trials, command in commands]
+    trials, log = play(tmp_path / "first", given)
+    assert (len(plain), len(trials), len(log)) == (24, 20, 4)
+    assert play(tmp_path / "second", log)[0] == trials
+    assert trials[:3] == plain[:3]
+    assert trials != plain[:20]
 
 
 def test_finish_ends_the_search_of_this_driver(driver):
