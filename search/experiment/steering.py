@@ -19,7 +19,8 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import HOUR
 from searchlight.search.folder.locations import local_path_of
 from searchlight.search.space.initial_points import parse_named_point
-from searchlight.search.steering.check import SearchView, check_command, list_regions
+from searchlight.search.steering.allowed_space import list_regions
+from searchlight.search.steering.check import SearchView, check_command
 from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
 from searchlight.search.steering.driver_state import EVERY_S, DriverState, write_state
 from searchlight.search.steering.mailbox import POLL_S, list_answers, read_requests, remove_answer, write_answer
@@ -136,6 +137,8 @@ class Steering:
                 self._tried[command.id] = next(own, None)
         self._controls.kept = self._find_kept()
         self._stop_over_quota()
+        for name, why in self._study.find_contradictions().items():
+            self._apply(Command("believe", {"point": {name: None}}, DRIVER, why))
         if state.pause is not None or len(self._study.live) >= (self._controls.concurrency or math.inf):
             self._free_gangs()
 
@@ -155,6 +158,7 @@ class Steering:
             self._gangs.set_limits(self._limits.trials, self._controls.concurrency)
         regions = list_regions(state, self._space)
         self._study.allows = partial(are_allowed, regions) if regions else None
+        self._study.beliefs = state.get_beliefs()
 
     def _find_kept(self) -> frozenset[int]:
         full = (self._tried.get(command.id) for command in self._state.find("try") if command.args.get("full"))
@@ -178,12 +182,23 @@ class Steering:
     def _count_gpu_hours(self, author: str) -> float:
         return sum(map(self._limits.stoppers.meter.get_gpu_seconds, self._list_tried(author))) / HOUR
 
+    def _parse_point(self, command: Command) -> Command:
+        """Return a command with the values that the texts of its point stand for. A `try` has defaults for the others.
+
+        Raises:
+            UsageError: They are not those of a trial.
+        """
+        if (told := command.args.get("point")) is None:
+            return command
+        point = parse_named_point(self._space, {name: value for name, value in told.items() if value is not None})
+        if command.operation == "believe":
+            point = {name: None if value is None else point[name] for name, value in told.items()}
+        return replace(command, args={**command.args, "point": point})
+
     def _apply(self, command: Command) -> LogEntry:
         problem = ""
         try:
-            if command.operation == "try":  # parameters that the point leaves out have the task's defaults
-                point = parse_named_point(self._space, command.args["point"])
-                command = replace(command, args={**command.args, "point": point})
+            command = self._parse_point(command)
         except UsageError as error:
             problem = " ".join(error.problems)
         if (known := next((entry for entry in self.log if entry.command.id == command.id), None)) is not None:
@@ -199,7 +214,8 @@ class Steering:
         self._study.commit()
         self.log.append(entry)
         if answer.accepted:
-            self._say(f"{command.operation} by {command.author}: {answer.effect}")
+            why = f" ({command.why})" if command.why else ""
+            self._say(f"{command.operation} by {command.author}{why}: {answer.effect}")
             self.update_trials()
             if command.operation == "finish":  # of this driver: a resumed search goes on
                 self._end_search(f"finished {describe_author(command)}")
@@ -219,6 +235,7 @@ class Steering:
             extends=self._extends,
             confirming_runs={run.number for run in runs},
             count_gpu_hours=self._count_gpu_hours,
+            takes_beliefs=self._study.takes_beliefs,
         )
         try:
             return check_command(command, view)

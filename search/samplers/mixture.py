@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.private_api import SearchSpaceTransform
+from searchlight.search.samplers.belief import WIDTH, RunningBelief
 from searchlight.search.samplers.predicted_ends import predict_ends
 from searchlight.search.samplers.tpe import INFEASIBLE, RUNNING, FastTPESampler, TrialTable, compute_log_density
 from searchlight.trainables.trust import Trust
@@ -67,11 +68,15 @@ class MixtureSampler(FastTPESampler):
         seed: Of the trial's random numbers.
         table: The trials of the study, as the sampler of another trial has left them.
         beliefs: By parameter. A parameter without one is drawn at random near the defaults of the others.
+
+    Attributes:
+        running_beliefs: What commands to the running search say, by parameter. They come before all else.
     """
 
     def __init__(self, seed: int, table: TrialTable | None = None, beliefs: Mapping[str, Belief] | None = None) -> None:
         super().__init__(seed, table)
         self._beliefs = {name: belief for name, belief in (beliefs or {}).items() if belief.trust != "none"}
+        self.running_beliefs: Mapping[str, RunningBelief] = {}
         self._draw_value: Callable[[str, BaseDistribution], Any] | None = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -82,8 +87,24 @@ class MixtureSampler(FastTPESampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         if self._draw_value is None:
-            self._draw_value = self._choose_proposal(study, trial)
+            self._draw_value = self._follow_beliefs(self._choose_proposal(study, trial), trial.number)
         return self._draw_value(param_name, param_distribution)
+
+    def _follow_beliefs(
+        self, draw_value: Callable[[str, BaseDistribution], Any], number: int
+    ) -> Callable[[str, BaseDistribution], Any]:
+        """Return a function that draws some values near what commands say, and the others by `draw_value`."""
+        beliefs, draw = self.running_beliefs, self._rng.rng.random
+        near = {name for name, belief in beliefs.items() if draw() < belief.compute_share(number)}
+
+        def draw_believed(name: str, distribution: BaseDistribution) -> Any:
+            if name not in near:
+                return draw_value(name, distribution)
+            center = beliefs[name].center
+            is_choice = isinstance(distribution, CategoricalDistribution)
+            return center if is_choice else self._draw_near(center, WIDTH, name, distribution)
+
+        return draw_believed if near else draw_value
 
     def _choose_proposal(self, study: Study, trial: FrozenTrial) -> Callable[[str, BaseDistribution], Any]:
         """Return the function that draws the value of each parameter of this proposal."""

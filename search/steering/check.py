@@ -1,24 +1,19 @@
 """Checks of a command before it is applied: what it would change, or why it is refused."""
 
 import math
-import random
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.errors import UsageError, suggest_nearest
+from searchlight.search.errors import UsageError
 from searchlight.search.formatting import pluralize
-from searchlight.search.space.search_space import Parameter, Space
+from searchlight.search.space.search_space import Space
+from searchlight.search.steering.allowed_space import check_rest, list_regions, parse_region_of
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.operations import OPERATIONS
-from searchlight.search.steering.region import Condition, Region, parse_region
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_subjects, find_undone
-
-DRAWN = 1000  # random configs, of which some must be left by regions to avoid
-FEW, FEWEST = 0.05, 0.01  # shares of the space: with fewer, a sampler may find no config that is left
 
 
 @dataclass(frozen=True)
@@ -34,6 +29,7 @@ class SearchView:
         confirms: Whether confirming runs follow its trials.
         extends: Whether trials can train longer than planned.
         confirming_runs: Numbers of trials that are confirming runs.
+        takes_beliefs: Whether the sampler follows what commands say about parameters.
         count_gpu_hours: Returns the GPU-hours of the trials of an author's points.
     """
 
@@ -47,6 +43,7 @@ class SearchView:
     confirms: bool = True
     extends: bool = False
     confirming_runs: Container[int] = ()
+    takes_beliefs: bool = False
     count_gpu_hours: Callable[[str], float] = lambda author: 0.0
 
     @property
@@ -166,9 +163,23 @@ def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
     return [f"the next trial has {told}" + (", and trains to its full budget" if args.get("full") else ""), *warnings]
 
 
+def _check_believe(args: Mapping[str, Any], view: SearchView) -> list[str]:
+    if not view.takes_beliefs:
+        raise UsageError("believe must be for --sampler mixture with one objective: use try or narrow here.")
+    if not args["point"]:
+        raise UsageError("a value must be given, such as lr=3e-4, but none is.")
+    believed = {name: value for name, value in args["point"].items() if value is not None}
+    if not believed:  # the driver says so
+        return [f"{', '.join(args['point'])} is believed no more"]
+    told = ", ".join(f"{name}={value}" for name, value in believed.items())
+    is_allowed = are_allowed(list_regions(view.state, view.space), believed)
+    warnings = [] if is_allowed else ["a region to avoid has these values: no trial is proposed there"]
+    return [f"half of the next proposals are near {told}, then fewer, and none once results contradict it", *warnings]
+
+
 def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:
     region = parse_region_of(args["region"], view.space)
-    few = _check_rest([*list_regions(view.state, view.space), region], view.space)
+    few = check_rest([*list_regions(view.state, view.space), region], view.space)
     inside = [n for n, t in view.trials.items() if t.state == TrialState.RUNNING and region.contains(t.params)]
     warnings = [f"trial {number} runs there and goes on: stop it if it is not wanted" for number in inside]
     return [f"no trial is proposed with {region}", *few, *warnings]
@@ -178,7 +189,7 @@ def _check_narrow(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if not args["ranges"]:
         raise UsageError("a range must be given, such as lr=1e-4..1e-2, but none is.")
     state = SteeringState((*view.state.commands, Command("narrow", args)))  # it replaces earlier ranges
-    few = _check_rest(list_regions(state, view.space), view.space)
+    few = check_rest(list_regions(state, view.space), view.space)
     told = ", ".join(f"{name}={text}" for name, text in args["ranges"].items())
     return [f"trials are proposed within {told}; those outside stay valid", *few]
 
@@ -246,6 +257,7 @@ CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {
     "keep": _check_keep,
     "extend": _check_extend,
     "try": _check_try,
+    "believe": _check_believe,
     "avoid": _check_avoid,
     "narrow": _check_narrow,
     "budget": _check_budget,
@@ -254,100 +266,6 @@ CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {
     "finish": _check_finish,
     "undo": _check_undo,
 }  # each returns the effect, and then warnings
-
-
-def _check_rest(regions: Sequence[Region], space: Space) -> list[str]:
-    """Return a warning if `regions` leave little of the space.
-
-    Raises:
-        UsageError: They leave nearly nothing.
-    """
-    draw = random.Random(0)
-    points = (space.choose(lambda parameter: _draw_value(parameter.distribution, draw)) for _ in range(DRAWN))
-    left = sum(are_allowed(regions, point) for point in points) / DRAWN
-    if left < FEWEST:
-        raise UsageError(
-            f"a region must leave some of the space, but {left:.1%} of {DRAWN} random configs are left. Leave more, or "
-            "begin a search over a smaller space."
-        )
-    return [f"about {100 * left:.0f} % of the space is left"] if left < FEW else []
-
-
-def _draw_value(distribution: BaseDistribution, draw: random.Random) -> Any:
-    """Return a value of a distribution by a uniform draw, on a log scale where the distribution has one."""
-    if isinstance(distribution, CategoricalDistribution):
-        return draw.choice(distribution.choices)
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high = distribution.low, distribution.high
-    scale = (math.log, math.exp) if distribution.log else (float, float)
-    value = scale[1](draw.uniform(scale[0](low), scale[0](high)))
-    return round(value) if isinstance(distribution, IntDistribution) else value
-
-
-def list_regions(state: SteeringState, space: Space) -> list[Region]:
-    """Return the regions in which no trial is proposed. A later range of a parameter replaces an earlier one."""
-    ranges: dict[str, str] = {}
-    for command in state.find("narrow"):
-        ranges |= command.args["ranges"]
-    regions = [parse_region_of(command.args["region"], space) for command in state.find("avoid")]
-    return regions + build_regions(ranges, space)
-
-
-def parse_region_of(text: str, space: Space) -> Region:
-    """Return a region of the searched parameters.
-
-    Raises:
-        UsageError: The text has another form, or names no searched parameter.
-    """
-    try:
-        return parse_region(text, lambda name, value: space.value_parser(_find(name, space).name)(value))
-    except UsageError:  # of a name or a value
-        raise
-    except ValueError as error:
-        raise UsageError(f"a region {error}.") from error
-
-
-def build_regions(ranges: Mapping[str, str], space: Space) -> list[Region]:
-    """Return the regions outside of `ranges`.
-
-    Raises:
-        UsageError: A range names no searched parameter, has another form, or is wider than the searched one.
-    """
-    regions = []
-    for name, text in ranges.items():
-        parameter, parse = _find(name, space), space.value_parser(name)
-        if isinstance(parameter.distribution, CategoricalDistribution):
-            kept = [parse(part.strip()) for part in text.split(",")]
-            outside = [Condition(name, "=", c) for c in parameter.distribution.choices if c not in kept]
-        else:
-            low, mark, high = text.partition("..")
-            if not mark:
-                raise UsageError(f"a range of {name} must be like {parameter}, but got {text!r}.")
-            kept = [parse(low), parse(high)]
-            if not kept[0] < kept[1]:
-                raise UsageError(f"a range of {name} must have low < high, but got {text!r}.")
-            outside = [Condition(name, "<", kept[0]), Condition(name, ">", kept[1])]
-        for value in kept:
-            _check_within(parameter, value)
-        regions += [Region((condition,)) for condition in outside]
-    return regions
-
-
-def _check_within(parameter: Parameter, value: Any) -> None:
-    d = parameter.distribution
-    is_inside = value in d.choices if isinstance(d, CategoricalDistribution) else d.low <= value <= d.high  # type: ignore[attr-defined]
-    if not is_inside:
-        raise UsageError(
-            f"a range of {parameter.name} must lie in {parameter}, but got {value}: samplers compare trials of one "
-            "space. Begin a wider search with --warm-start."
-        )
-
-
-def _find(name: str, space: Space) -> Parameter:
-    parameters = {parameter.name: parameter for parameter in space.parameters}
-    if name not in parameters:
-        raise UsageError(f"{name} must be a searched parameter, but is not. {suggest_nearest(name, parameters)}")
-    return parameters[name]
 
 
 def _name_trials(numbers: Sequence[int]) -> str:

@@ -65,6 +65,8 @@ class Command:
             return frozenset(f"trial {number}" for number in self.args["trials"])
         if self.operation == "budget":
             return frozenset(self.args)
+        if self.operation == "believe":
+            return frozenset(f"belief in {name}" for name in self.args["point"])
         if self.operation == "narrow":
             return frozenset(f"range of {name}" for name in self.args["ranges"])
         if self.operation in ("pause", "continue", "finish"):

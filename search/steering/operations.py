@@ -52,6 +52,10 @@ OPERATIONS: Mapping[str, Operation] = {
         {"point": Argument(dict[str, Scalar]), "full": Argument(bool | None, "Train it to its full budget.")},
         hint="lr=0.001, precision=bf16",
     ),
+    "believe": Operation(
+        "Propose values near these, such as lr=3e-4, for a while, as long as results agree.",
+        {"point": Argument(dict[str, Scalar | None])}, undo=True,
+    ),
     "avoid": Operation(
         'Propose no trial in REGION, such as "batch_size>=512 and width>=1024".', {"region": Argument(str)}, undo=True
     ),

@@ -7,15 +7,21 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from searchlight.search.samplers.belief import RunningBelief
 from searchlight.search.steering.command import Command, LogEntry
 from searchlight.search.steering.region import Region
 
 
 @dataclass(frozen=True)
 class SteeringState:
-    """The commands that are in force, the earliest first."""
+    """The commands that are in force, the earliest first.
+
+    Attributes:
+        trials: How many trials there were when each was applied, by its id.
+    """
 
     commands: Sequence[Command] = ()
+    trials: Mapping[str, int] = field(default_factory=dict)
 
     def find(self, *operations: str) -> list[Command]:
         return [command for command in self.commands if command.operation in operations]
@@ -30,6 +36,14 @@ class SteeringState:
         """Return by how many epochs trials train longer than planned, by trial number."""
         given = (dict.fromkeys(command.args["trials"], command.args["epochs"]) for command in self.find("extend"))
         return sum(map(Counter, given), Counter())
+
+    def get_beliefs(self) -> dict[str, RunningBelief]:
+        """Return what is believed about parameters. A later command replaces an earlier one, also by nothing."""
+        found: dict[str, RunningBelief | None] = {}
+        for command in self.find("believe"):
+            for name, value in command.args["point"].items():
+                found[name] = None if value is None else RunningBelief(value, self.trials.get(command.id, 0))
+        return {name: belief for name, belief in found.items() if belief is not None}
 
     @property
     def pause(self) -> Command | None:
@@ -98,7 +112,8 @@ def build_state(log: Sequence[LogEntry]) -> SteeringState:
     """Return the accepted commands of a log without those that were undone."""
     accepted, undone = [entry.command for entry in log if entry.answer.accepted], find_undone(log)
     return SteeringState(
-        tuple(command for command in accepted if command.id not in undone and command.operation != "undo")
+        tuple(command for command in accepted if command.id not in undone and command.operation != "undo"),
+        {entry.command.id: entry.trials for entry in log},
     )
 
 

@@ -10,7 +10,9 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISample
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from searchlight.search.samplers.belief import RunningBelief, find_contradiction
 from searchlight.search.samplers.distinct import DistinctSampler
+from searchlight.search.samplers.mixture import MixtureSampler
 from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
@@ -51,6 +53,7 @@ class SearchStudy:
         extrapolates: Whether the sampler sees stopped trials as completed, since it ignores others.
         takes_constraints: Whether the sampler learns from the constraints of trials.
         allows: Whether a trial with these values may be proposed, or None if each may.
+        takes_beliefs: Whether the sampler follows `beliefs`, what commands say about parameters.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class SearchStudy:
         self.extrapolates = not isinstance(kind, TPESampler)
         self.takes_constraints = isinstance(kind, TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler)
         self.objectives = tuple(objectives)
+        self.takes_beliefs = isinstance(kind, MixtureSampler) and len(self.objectives) == 1
+        self.beliefs: Mapping[str, RunningBelief] = {}
         self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
         self._num_checked = 0
         self._storage = storage
@@ -162,14 +167,28 @@ class SearchStudy:
         """Begin a trial. Return its number and its values."""
         trials = self.get_all_trials()
         enqueued = (trial.number for trial in trials if trial.state == TrialState.WAITING)
-        self._study.sampler = DistinctSampler(self._sampler(next(enqueued, len(trials))), space, self.allows)
+        self._study.sampler = self._create_sampler(next(enqueued, len(trials)), space)
         trial = self._study.ask()
         return trial.number, space.suggest(trial)
 
     def resume_ask(self, number: int, space: Space) -> dict[str, Any]:
         """Return the values of a trial whose start was interrupted. Suggest the missing values."""
-        self._study.sampler = DistinctSampler(self._sampler(number), space, self.allows)
+        self._study.sampler = self._create_sampler(number, space)
         return space.suggest(optuna.Trial(self._study, self._get_trial_id(number)))
+
+    def _create_sampler(self, number: int, space: Space) -> DistinctSampler:
+        sampler = self._sampler(number)
+        if isinstance(sampler, MixtureSampler):
+            sampler.running_beliefs = self.beliefs
+        return DistinctSampler(sampler, space, self.allows)
+
+    def find_contradictions(self) -> dict[str, str]:
+        """Return why results contradict beliefs, by parameter, of those that they contradict."""
+        if not self.beliefs:
+            return {}
+        trials, direction = self._study.get_trials(deepcopy=False), self._study.direction
+        found = {name: find_contradiction(name, belief, trials, direction) for name, belief in self.beliefs.items()}
+        return {name: reason for name, reason in found.items() if reason}
 
     def get_next_number(self) -> int:
         """Return the number of the next copy."""

@@ -13,6 +13,7 @@ from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import STEERING, searchlight
 from searchlight.search.errors import UsageError
 from searchlight.search.reporting import running_search, status
+from searchlight.search.reporting.agent_tools import AgentTools
 from searchlight.search.reporting.explanation import explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
@@ -20,7 +21,9 @@ from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steer import COMMANDS
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.mailbox import FOLDER
+from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.record import load_search
+from tests.conftest import ROOT
 from tests.search.execution.searcher_harness import Config, end, report
 from tests.search.output_schemas import check_output
 
@@ -55,6 +58,24 @@ def call(name, *arguments):
 
 def test_commands_of_searchlight_are_those_that_are_made():
     assert [command.name for command in COMMANDS] == [*STEERING]
+
+
+def test_pages_and_agents_know_each_command():
+    page = (ROOT / "docs" / "steering.md").read_text()
+    assert [name for name in STEERING if f"| `{name} NAME" not in page] == []
+    told = AgentTools.steer.__doc__ + AgentTools.propose.__doc__
+    assert [name for name in OPERATIONS if name != "try" and name not in told] == []
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_python_has_a_method_for_each_command(name):
+    method = getattr(RunningSearch, {"try": "try_", "continue": "continue_"}.get(name, name))
+    assert method.__doc__ == OPERATIONS[name].help
+
+
+def test_method_takes_no_more_arguments_than_its_command_has(ended):
+    with pytest.raises(ValueError, match="zip"):
+        RunningSearch.pause(RunningSearch(ended), False, "too many")
 
 
 def test_log_tells_who_asked_what_and_why(ended):

@@ -6,6 +6,7 @@ from ray.tune.search import Searcher
 
 from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.execution.stoppers import GpuTimeMeter
+from searchlight.search.samplers.belief import RunningBelief
 from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -198,6 +199,44 @@ def test_paused_search_frees_idle_gangs(make_searcher, tmp_path):
     driver.give("pause", drain=True)
     report(driver.searcher, "t0", 1, 0.5, done=True)
     assert freed == [1, 0]
+
+
+def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path):
+    (tmp_path / "mixed").mkdir()
+    study, store = create_study(tmp_path / "mixed", partial(create_sampler, "mixture", 0), [VAL_LOSS])
+    driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
+    answer = driver.give("believe", why="a paper says so", point={"lr": "0.9"})
+    assert answer.effect.startswith("half of the next proposals are near lr=0.9")
+    assert study.beliefs == {"lr": RunningBelief(0.9, 0)}
+    begun = 0
+    while study.beliefs:
+        segment = driver.searcher.suggest(f"t{begun}")["segment"]
+        report(
+            driver.searcher, f"t{begun}", int(segment.until), segment.config["lr"], done=True
+        )  # the smaller the better
+        begun += 1
+    near = [trial for trial in study.get_trials() if trial.params["lr"] > 0.7]
+    assert len(near) >= 4
+    assert "believe by searchlight" in driver.told[-1]
+    assert "trials near lr=0.9 are worse than" in driver.told[-1]
+    assert driver.told[-1].endswith("lr is believed no more")
+    later = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
+    assert later.study.beliefs == {}, "the log has it"
+    store.close()
+
+
+def test_belief_is_undone(make_searcher, tmp_path):
+    (tmp_path / "mixed").mkdir()
+    study, store = create_study(tmp_path / "mixed", partial(create_sampler, "mixture", 0), [VAL_LOSS])
+    driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
+    given = Command("believe", {"point": {"lr": 0.9}})
+    driver.give("avoid", region="lr>=0.8")
+    assert driver.apply(given).answer.warnings == ["a region to avoid has these values: no trial is proposed there"]
+    driver.give("undo", command=given.id)
+    assert study.beliefs == {}
+    assert "lr must lie in the searched range" in driver.give("believe", point={"lr": 7}).effect
+    assert "a value must be given" in driver.give("believe", point={}).effect
+    store.close()
 
 
 def test_replayed_log_gives_the_same_trials(make_searcher, tmp_path):

@@ -15,6 +15,7 @@ from searchlight.search.steering.mailbox import (
     wait_for_answer,
     write_answer,
 )
+from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
 from searchlight.trainables.filesystem.paths import parse_path
@@ -26,6 +27,8 @@ from tests.search.objectives import VAL_LOSS
 COMMANDS = [
     Command("stop", {"trials": [0]}, "ann", id="stop"),
     Command("keep", {"trials": [1]}, "ann", id="keep"),
+    Command("extend", {"trials": [1], "epochs": 2}, "ann", id="extend"),
+    Command("believe", {"point": {"lr": 0.3}}, "ann", id="believe"),
     Command("try", {"point": {"lr": 0.25}, "full": True}, "ann", id="try"),
     Command("avoid", {"region": "lr>=0.5"}, "ann", id="avoid"),
     Command("avoid", {"region": "lr>=0"}, "ann", id="refused"),
@@ -36,6 +39,10 @@ COMMANDS = [
     Command("undo", {"command": "avoid"}, "ann", id="undo"),
     Command("finish", {}, "ann", id="finish"),
 ]
+
+
+def test_each_command_is_among_them():
+    assert {command.operation for command in COMMANDS} == {*OPERATIONS}
 
 
 class Killed(BaseException):

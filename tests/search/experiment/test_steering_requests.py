@@ -38,6 +38,11 @@ from tests.search.output_schemas import check_output
         ("narrow", {"ranges": {"lr": "0.5"}}, "must be like 0..1, but got '0.5'"),
         ("narrow", {"ranges": {"lr": "0.5..0.1"}}, "must have low < high"),
         ("narrow", {"ranges": {}}, "a range must be given"),
+        (
+            "believe",
+            {"point": {"lr": 0.1}},
+            "must be for --sampler mixture with one objective: use try or narrow here.",
+        ),
         ("budget", {}, "a budget must be given"),
         ("budget", {"trials": 0}, "--trials must be above 0, but got 0"),
         ("budget", {"gpu_hours": "much"}, "--gpu-hours must be above 0, but got 'much'"),

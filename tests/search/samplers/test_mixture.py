@@ -38,9 +38,15 @@ def make_study(trials):
 
 def propose(study, beliefs, numbers):
     """Return a proposal of each of these trials, without adding it."""
+    return propose_with(study, {}, numbers, beliefs)
+
+
+def propose_with(study, running_beliefs, numbers, beliefs=None):
+    """Return the same, with what commands to the running search say."""
     proposals = []
     for number in numbers:
         sampler = create_sampler("mixture", 0, number, beliefs=beliefs)
+        sampler.running_beliefs = running_beliefs
         trial = make_trial({"lr": 1e-3, "layers": 1, "kind": "a"}, {}, TrialState.RUNNING)
         trial.number = 10_000 + number
         sampler.infer_relative_search_space(study, trial)

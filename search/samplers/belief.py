@@ -1,0 +1,78 @@
+"""What a user believes about a parameter while the search runs: it fades, and results may contradict it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from searchlight.search.private_api import SearchSpaceTransform
+from searchlight.search.samplers.predicted_ends import predict_ends
+
+SHARE = 0.5  # of the first proposals after the command that have a value near the center
+HALVED = 10  # trials after which half of this share is left
+WIDTH = 0.1  # standard deviation of these values around the center, as a share of the range
+NEAR = 0.2  # values that are compared with all others: two standard deviations
+FEWEST = 4  # trials near the center, and others, to compare
+DOUBT = 0.01  # largest probability of such results if values near the center were as good as others
+
+
+class RunningBelief(NamedTuple):
+    """The belief that good values of a parameter are near `center`, held since the trial of number `since`."""
+
+    center: Any
+    since: int
+
+    def compute_share(self, number: int) -> float:
+        """Return the share of proposals for trial `number` that have a value near the center."""
+        return float(SHARE * 0.5 ** (max(0, number - self.since) / HALVED))
+
+    def is_near(self, value: Any, name: str, distribution: BaseDistribution) -> bool:
+        if isinstance(distribution, CategoricalDistribution):
+            return bool(value == self.center)
+        transform = SearchSpaceTransform({name: distribution}, transform_0_1=True)
+        return bool(abs(transform.transform({name: value}) - transform.transform({name: self.center}))[0] <= NEAR)
+
+
+def find_contradiction(
+    name: str, belief: RunningBelief, trials: Sequence[FrozenTrial], direction: StudyDirection
+) -> str:
+    """Return why results contradict a belief, or "" if they do not.
+
+    They do if trials with a value near its center are worse than others by the test of Mann and Whitney. A trial
+    that diverged, or had no result, is worse than all others.
+
+    Args:
+        trials: As samplers see them. Those that have not ended and wait at no rung are left out.
+    """
+    states = TrialState.COMPLETE, TrialState.PRUNED
+    ended = [trial for trial in trials if trial.state in states and trial.number >= 0]  # not of earlier searches
+    losses = _compute_losses(ended, direction)
+    near, others = list[float](), list[float]()
+    for trial in ended:
+        if name in trial.params and trial.number in losses:
+            side = near if belief.is_near(trial.params[name], name, trial.distributions[name]) else others
+            side.append(losses[trial.number])
+    if min(len(near), len(others)) < FEWEST:
+        return ""
+    from scipy.stats import mannwhitneyu  # half a second, which --help does not need
+
+    doubt = float(mannwhitneyu(near, others, alternative="greater").pvalue)
+    if not doubt < DOUBT:
+        return ""
+    return f"{len(near)} trials near {name}={belief.center} are worse than {len(others)} others, p = {doubt:.1g}"
+
+
+def _compute_losses(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Mapping[int, float]:
+    """Return the predicted end of each trial by number, less is better, and infinity for one without an end."""
+    curves = {
+        trial.number: trial.intermediate_values
+        for trial in trials
+        if not any(value > 0 for value in trial.constraints.values())
+    }
+    ends = predict_ends(curves, sorted({max(curve) for curve in curves.values() if curve}))
+    sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
+    losses = {number: sign * end for number, end in ends.items()}
+    return dict.fromkeys((trial.number for trial in trials), math.inf) | losses
