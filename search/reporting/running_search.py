@@ -122,7 +122,8 @@ def _build_method(operation: str) -> Callable[..., LogEntry]:
             options |= zip(names[: len(values)], values, strict=True)
         return search.give(operation, options, why)
 
-    command.__name__, command.__doc__ = operation, OPERATIONS[operation].help
+    command.__name__ = operation
+    command.__doc__ = f"{OPERATIONS[operation].help}\n\nArguments: {', '.join([*names, 'why'])}."
     return command
 
 

@@ -102,3 +102,57 @@ def test_search_in_a_bucket_continues_from_another_machine(machine, s3, tmp_path
     assert not any("searchlight-of" in text for text in told), "the folder of the driver is nobody's concern"
     assert not any(SECRET.encode() in (parse_path(s3) / name).read_bytes() for name in parse_path(s3).list_files())
     assert SECRET.encode() not in (tmp_path / "mlflow.db").read_bytes()
+
+
+@pytest.mark.slow
+def test_search_in_a_bucket_is_steered_from_another_machine(machine, s3):
+    storage = f"{s3}/searches"
+    where = parse_path(storage) / "far"
+    cluster, laptop = machine("cluster"), machine("laptop")
+    (laptop.folder / "toy.py").unlink()
+    (laptop.folder / "searchlight").write_text("from searchlight.search.cli import main\nmain()\n")
+
+    def ask(operation, *arguments):
+        """Run a command on the laptop, and return its exit code and what it printed as JSON."""
+        wait = [] if operation in ("status", "log") else ["--wait", "300"]
+        options = ["--storage", storage, "--json", *wait]
+        done = laptop.run(operation, "far", *arguments, *options, script=laptop.folder / "searchlight")
+        assert done.stdout, done.stderr
+        assert not any(SECRET in text for text in (done.stdout, done.stderr))
+        return done.returncode, json.loads(done.stdout)
+
+    options = ["--trials", "500", "--concurrency", "1", "--no-preflight", "--set", "pause_s=0.3", "precision=fp32"]
+    driver = cluster.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
+    try:
+        wait_until(lambda: BucketJournalBackend(where).exists(), driver)
+        wait_until(lambda: any(b"report/" in record for record in read_records(where)), driver)
+        assert ask("stop", "0", "--why", "too slow")[0] == 0
+        assert ask("try", "lr=0.05", "--full")[0] == 0
+        assert ask("avoid", "lr<0.5")[0] == 2, "nothing would be left"
+        wait_until(lambda: any(trial.params.get("lr") == 0.05 for trial in load_search(where).trials), driver)
+        assert ask("pause", "--why", "lunch")[0] == 0
+
+        def read_paused():
+            state = ask("status")[1]
+            return state if not any(trial["trains"] in (True, None) for trial in state["unfinished"]) else None
+
+        state = wait_until(read_paused, driver)
+        assert (state["running"], state["paused"], state["budget"]["trials"]["limit"]) == (True, True, 500)
+        assert "lunch" in state["waiting"][0]
+        begun = len(load_search(where).trials)
+        assert ask("budget", "--trials", str(begun + 1))[0] == 0
+        assert ask("continue")[0] == 0
+        told = driver.communicate(timeout=300)[1]
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, told
+    record = load_search(where)
+    assert len(record.trials) == begun + 1
+    assert record.trials[0].user_attrs["reason"].endswith(": too slow")
+    assert next(trial for trial in record.trials if trial.params["lr"] == 0.05).intermediate_values.keys() >= {9}
+    operations = [each["command"]["operation"] for each in ask("log")[1]["commands"]]
+    assert operations == ["stop", "try", "avoid", "pause", "budget", "continue"]
+    assert not (laptop.folder / "runs").exists()
+    assert not left_on(laptop)
+    with local_copy(where / "report.html") as page:
+        assert "too slow" in page.read_text()

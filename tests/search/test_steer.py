@@ -70,7 +70,8 @@ def test_pages_and_agents_know_each_command():
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_python_has_a_method_for_each_command(name):
     method = getattr(RunningSearch, {"try": "try_", "continue": "continue_"}.get(name, name))
-    assert method.__doc__ == OPERATIONS[name].help
+    assert method.__doc__.startswith(OPERATIONS[name].help)
+    assert all(argument in method.__doc__ for argument in OPERATIONS[name].arguments)
 
 
 def test_method_takes_no_more_arguments_than_its_command_has(ended):
@@ -245,3 +246,11 @@ def test_python_is_told_that_no_driver_answers(killed, monkeypatch):
     monkeypatch.setattr(running_search, "WAIT_S", 0.0)
     with pytest.raises(TimeoutError, match="no driver has answered yet"):
         RunningSearch(killed).pause()
+
+
+def test_folder_that_cannot_be_written_is_told_in_one_line(killed):
+    (killed / FOLDER).write_text("a file, where the folder of the commands must be")
+    code, output, error = call("pause", killed.name, "--storage", str(killed.parent))
+    assert (code, output) == (2, "")
+    assert error.startswith("--storage must be a place that can be written to, but ")
+    assert error.count("\n") == 1
