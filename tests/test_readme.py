@@ -76,8 +76,8 @@ def test_index_of_the_documentation_names_every_page():
 
 def test_figures_of_the_readme_are_on_the_pages_that_it_names():
     table = README.partition("## What it does that others do not")[2].partition("\n## ")[0]
-    names = ("development/benchmarks", "development/search-quality", "confirmation")
-    pages = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in names)
+    names = ("benchmarks", "search-quality", "confirmation")
+    pages = "".join((ROOT / "docs" / "development" / f"{name}.md").read_text() for name in names)
     figures = re.findall(r"(?<![\w.])\d+(?:\.\d+)? (?:%|ms|s)(?! *:)|\d\.\d\d(?: to \d\.\d\d)?", table)
     assert len(figures) > 5
     assert [figure for figure in figures if figure not in pages] == []

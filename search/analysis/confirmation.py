@@ -4,7 +4,7 @@ The model of a run is a mean of all configs, plus the deviation of its config, p
 Deviations and effects are random (Henderson 1975), so that few runs are shrunk toward the common mean. The finalists
 share one spread. The defaults have another one, because they were not selected. The ratio of each spread to the noise
 is averaged over a grid of values (Gelman 2006), which leaves a posterior in closed form for each of them.
-See docs/confirmation.md for details and measurements.
+See docs/development/confirmation.md for details and measurements.
 """
 
 import math

@@ -238,7 +238,7 @@ def test_page_begins_with_the_confirmation(search):
     assert html.index("<h2>The confirmation</h2>") < html.index("<h2>The best trial of the search</h2>")
     assert "Trial 2 beats the defaults by 0.19" in html
     assert "confirmed val/score of trial 2 (90 % interval)" in html
-    assert "docs/confirmation.md" in html
+    assert "docs/development/confirmation.md" in html
 
 
 def test_parquet_says_what_each_trial_was_for(search, tmp_path):

@@ -38,7 +38,7 @@ def build(record: SearchRecord) -> Section | None:
         says.append(f"Under a new seed, {join_words(outcomes)}. {rule}")
     figures = [_build_figure(each) for each in confirmations]
     table = build_confirmation_rows(first) if len(confirmations) == 1 else ()
-    notes = "The model behind intervals and probabilities is described in docs/confirmation.md."
+    notes = "The model behind intervals and probabilities is described in docs/development/confirmation.md."
     return Section("The confirmation", "\n".join(says), figures, table, notes)
 
 
