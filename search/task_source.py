@@ -355,7 +355,7 @@ def find_model_problems(task_class: "type[Task[Any]]") -> list[str]:
         return []
     return [
         f"must come with a task of one module, or one that defines predict(self, inputs), but {task_class.__name__} "
-        f"has {join_words(names)}. Define their common prediction: docs/models.md."
+        f"has {join_words(names)}. Define their common prediction: docs/results.md."
     ]
 
 

@@ -6,7 +6,7 @@ share of the variance of the ranks, it is Sobol's total effect. A parameter matt
 that parameters get by chance, when their values belong to other trials (Altmann et al. 2010).
 
 Optuna's evaluators are not used. They consider completed trials only, and early stopping leaves few of them. Their
-shares always add up to one, also if no parameter matters. docs/results.md contains measurements.
+shares always add up to one, also if no parameter matters. docs/development/search-quality.md contains measurements.
 """
 
 from collections.abc import Sequence

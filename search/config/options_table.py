@@ -34,7 +34,7 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight report` | `NAME` | Print the search NAME as a table, and write its result files again. |
 | `searchlight report` | `--compare OTHER` | [Compare](results.md#comparing-searches) with another search. Repeatable. |
 | `searchlight report` | `--replay` | Send [data that MLflow has missed](mlflow.md#when-the-server-is-unavailable). |
-| `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](models.md). |
+| `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](results.md). |
 | `searchlight report` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
 | `searchlight init` | `FILE` | Write a task to begin from. Default: my_task.py. |
 

@@ -113,7 +113,7 @@ def test_model_of_two_modules_without_predict_is_refused(tmp_path, planned, monk
 
     assert problems_of(plan_for, "Two") == [
         "--register must come with a task of one module, or one that defines "
-        "predict(self, inputs), but Two has encoder and decoder. Define their common prediction: docs/models.md."
+        "predict(self, inputs), but Two has encoder and decoder. Define their common prediction: docs/results.md."
     ]
     assert plan_for("Either").source.name == "Either", "which modules it has is not known yet"
     assert plan_for("Predicting").source.name == "Predicting"
