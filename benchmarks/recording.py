@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -154,6 +154,22 @@ def round_figures(value: Any, digits: int) -> Any:
     if math.isnan(value):
         return None
     return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
+
+
+def load_or_measure(path: Path, measure: Callable[[], Row]) -> Row:
+    """Return the row that an earlier call kept in a file, or measure it and keep it.
+
+    So a long benchmark can be stopped at any time, and goes on when it is called again.
+    """
+    if path.exists():
+        known: Row = json.loads(path.read_text(encoding="utf-8"))
+        return known
+    row = measure()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")  # a call that is ended while it writes must not leave half of a row
+    part.write_text(_dump(row), encoding="utf-8")
+    part.replace(path)
+    return row
 
 
 def print_progress(line: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from benchmarks.bench import Benchmark, save_outcomes, wait_for
 from benchmarks.bench import run as run_benchmark
 from benchmarks.goals import ONE, SETTINGS, TWO_AT_A_TIME, measure_gap, measure_liquid
-from benchmarks.page import PARTS, format_column, render_figures, render_page
+from benchmarks.page import PARTS, format_column, merge_intervals, render_figures, render_page
 from benchmarks.recording import (
     BENCH,
     GPU,
@@ -22,6 +22,7 @@ from benchmarks.recording import (
     NotMeasuredError,
     Result,
     get_quartiles,
+    load_or_measure,
     load_result,
     round_figures,
 )
@@ -139,6 +140,27 @@ def test_tables_have_texts_first_and_equal_decimals():
     ]
     assert lines[4:] == ["", "| all | value |", "| --- | ---: |", "| of all | 7 |"]
     assert format_column([1e-7, 0.5, None]) == ["1e-07", "0.5", ""]
+
+
+def test_value_and_its_interval_are_one_cell():
+    row = {"order": "policy", "score": 0.1234, "score_low": -0.5, "score_high": 0.75, "highest_low": 2}
+    assert merge_intervals(row) == {"order": "policy", "score": "0.123 (-0.500 to 0.750)", "highest_low": 2}
+    assert merge_intervals({"met": 3.26, "met_low": -1.0, "met_high": 7.0}) == {"met": "3.3 (-1.0 to 7.0)"}
+
+
+def test_long_measurement_goes_on_where_it_ended(tmp_path):
+    path, measured = tmp_path / "pieces" / "one.json", []
+
+    def measure():
+        measured.append(1)
+        return {"tests": len(measured)}
+
+    assert load_or_measure(path, measure) == {"tests": 1}
+    assert load_or_measure(path, measure) == {"tests": 1}
+    assert [*path.parent.iterdir()] == [path]
+    with pytest.raises(ZeroDivisionError):
+        load_or_measure(tmp_path / "other.json", lambda: {"tests": 1 // 0})
+    assert not (tmp_path / "other.json").exists()
 
 
 def test_goals_read_results_with_quartiles():

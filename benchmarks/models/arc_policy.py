@@ -2,13 +2,15 @@
 
 Half of the evaluation puzzles gives the score, which chooses configs. The tests of the other half are counted. Each
 config is trained under each seed. A difference has the 95 % interval of a bootstrap over seeds and puzzles. Both sides
-share the resampled puzzles, and have seeds of their own.
+share the resampled puzzles, and have seeds of their own. A config is not trained again if FOLDER has its orders.
 
-    python benchmarks/models/arc_policy.py [--seeds 5] [--config trainables/arc/preset.yaml] [--set NAME=VALUE]
+    python benchmarks/models/arc_policy.py FOLDER [--seeds 5] [--config trainables/arc/preset.yaml] [--set NAME=VALUE]
 """
 
+import copy
+import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from benchmarks.recording import Row, add_settings, create_parser, parse_settings, print_progress, print_result
+from benchmarks.recording import Row, Table, add_settings, create_parser, parse_settings, print_progress, print_result
 from searchlight.models.arc.evaluation import PuzzleSet, find_hits
 from searchlight.models.arc.policy import apply_order, compute_anytime_reward, order_by_cover
 from searchlight.models.arc.programs import FreeEnergy
@@ -34,10 +36,11 @@ RESAMPLES = 10_000
 UNIFORM_SEEDS = 20
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "preset": {},
+    "reward scale 0.005": {"reward_scale": 0.005},
+    "reward scale 0.5": {"reward_scale": 0.5},
     "reward scale 5": {"reward_scale": 5.0},
     "policy lr 5e-5": {"policy_lr": 5e-5},
     "no curriculum": {"curriculum": 0.0},
-    "curriculum 0.6": {"curriculum": 0.6},
     "curriculum 0.9": {"curriculum": 0.9},
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
@@ -45,14 +48,17 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "no dropout": {"dropout": 0.0},
     "half the updates": {"episodes": 512},
 }
+RANKED = "risk, the default"
 TERMS = {
+    RANKED: FreeEnergy(),
     "none, the order of the policy": FreeEnergy(risk=0.0),
-    "risk": FreeEnergy(),
     "risk, ambiguity": FreeEnergy(ambiguity=0.3),
     "risk, complexity": FreeEnergy(complexity=0.02),
-    "risk, ambiguity, complexity": FreeEnergy(ambiguity=0.3, complexity=0.02),
 }
+REFINED = (4, 8, 16, 32, 64)  # numbers of executed programs after which the policy is trained on their rewards
+REFINING_STEPS = 10
 Array = NDArray[np.float64]
+Order = tuple[torch.Tensor, torch.Tensor]  # of the puzzles of the objective, and of the others
 
 
 class Measured:
@@ -63,17 +69,16 @@ class Measured:
         hits: The tests met of each other puzzle by number of programs, each of shape (seeds, puzzles).
     """
 
-    def __init__(
-        self, judged: PuzzleSet, asked: PuzzleSet, orders: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    ) -> None:
+    def __init__(self, judged: PuzzleSet, asked: PuzzleSet, orders: Sequence[Order]) -> None:
         self.scores = np.array([compute_anytime_reward(first, judged.rewards).numpy() for first, _ in orders], float)
         self.hits = {
             budget: np.array([count_hits(asked, order, budget) for _, order in orders], float) for budget in BUDGETS
         }
 
     def summarize(self) -> Row:
-        row: Row = {"score": self.scores.mean(), "score_seeds": self.scores.mean(1).std(ddof=1)}
-        return row | {f"met_{budget}": hits.sum(1).mean() for budget, hits in self.hits.items()}
+        return {"score": self.scores.mean()} | {
+            f"met_{budget}": hits.sum(1).mean() for budget, hits in self.hits.items()
+        }
 
 
 def count_hits(
@@ -85,6 +90,7 @@ def count_hits(
 
 def main() -> None:
     parser = create_parser(__doc__)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--config", type=Path, default=PRESET)
     add_settings(parser)
@@ -92,41 +98,84 @@ def main() -> None:
     torch.set_num_threads(1)
     given, context = parse_settings(arguments), Context()
     preset = yaml.safe_load(arguments.config.read_text())["set"] | given
-    runs = {name: train(preset | dict(variant), arguments.seeds, context) for name, variant in VARIANTS.items()}
-    runs["defaults"] = train(given, arguments.seeds, context)
+    configs = {"defaults": given} | {name: preset | dict(variant) for name, variant in VARIANTS.items()}
+    runs = {name: train(config, arguments.seeds, context, arguments.folder) for name, config in configs.items()}
+    runs["refined on each puzzle"] = train(preset, arguments.seeds, context, arguments.folder, refine_both)
     task = ArcTask(ArcConfig.model_validate(preset), context.for_next_trial())
     task.build()
     measured = {name: Measured(task.judged, task.asked, orders) for name, orders in runs.items()}
-    others = measure_others(task)
-    orders = [
-        describe(name, both, measured["preset"])
-        for name, both in {
-            **others,
-            "policy, defaults": measured["defaults"],
-            "policy, preset": measured["preset"],
-        }.items()
-    ]
-    parts = [describe(name, both, measured["preset"]) for name, both in measured.items()]
-    terms = compare_terms(task.asked, [order for _, order in runs["preset"]])
+    figures: dict[str, Table] = {
+        "orders": [describe(name, both, measured["preset"]) for name, both in (measure_others(task) | measured).items()]
+    }
+    figures["ranking"] = compare_rankings(task.asked, [order for _, order in runs["preset"]])
     tests = sum(len(puzzle.tests) for puzzle in task.asked.puzzles)
     about = (
         f"{len(task.judged.puzzles)} puzzles give the score, {tests} other tests are counted, {arguments.seeds} seeds"
     )
-    print_result({"orders": orders, "parts": parts, "free_energy": terms}, about=about)
+    print_result(figures, about=about)
 
 
-def train(config: Mapping[str, Any], seeds: int, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Train a config under each seed. Return the orders of the puzzles of the objective, and of the others."""
-    orders = []
-    for seed in range(seeds):
-        task = ArcTask(ArcConfig.model_validate({**config, "seed": seed}), context.for_next_trial())
-        trainer = TrialTrainer(task)
-        while trainer.epoch < task.config.epochs:
-            trainer.run_epoch()
-        orders.append(task.order_all())
-        trainer.close()
-    print_progress(f"{config}: trained")
-    return orders
+def train(
+    config: Mapping[str, Any],
+    seeds: int,
+    context: Context,
+    folder: Path,
+    order: Callable[[ArcTask], Order] = ArcTask.order_all,
+) -> list[Order]:
+    """Train a config under each seed, if the folder does not have it. Return the orders of all evaluation puzzles."""
+    name = hashlib.sha256(f"{sorted(config.items())} {seeds} {order.__name__}".encode()).hexdigest()
+    path = folder / f"{name}.pt"
+    if not path.exists():
+        orders = [order(train_one(config, seed, context)) for seed in range(seeds)]
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(orders, path)
+        print_progress(f"{config}, {order.__name__}: trained")
+    known: list[Order] = torch.load(path)
+    return known
+
+
+def train_one(config: Mapping[str, Any], seed: int, context: Context) -> ArcTask:
+    """Return the trained task of a config and a seed, whose policy no longer drops anything out."""
+    task = ArcTask(ArcConfig.model_validate({**config, "seed": seed}), context.for_next_trial())
+    trainer = TrialTrainer(task)
+    while trainer.epoch < task.config.epochs:
+        trainer.run_epoch()
+    trainer.close()
+    for module in task.modules.values():
+        module.eval()  # a trainer does so only while it evaluates
+    return task
+
+
+def refine_both(task: ArcTask) -> Order:
+    """Return the orders of a policy that goes on learning on each evaluation puzzle."""
+    judged, asked = (
+        torch.stack([refine(task, part, index, first[index]) for index in range(len(part.puzzles))])
+        for part, first in zip((task.judged, task.asked), task.order_all(), strict=True)
+    )
+    return judged, asked
+
+
+def refine(task: ArcTask, part: PuzzleSet, index: int, order: torch.Tensor) -> torch.Tensor:
+    """Return the order of a puzzle's operations by a policy that is trained on the rewards of those executed so far.
+
+    The loss is the negative expected reward if one of these is drawn, as the policy's probabilities say.
+    """
+    policy = copy.deepcopy(task.modules["policy"])
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=task.config.policy_lr)
+    statistics, is_valid = part.statistics[index : index + 1], part.is_valid[index : index + 1]
+    for executed in REFINED:
+        known = order[:executed]
+        rewards = part.rewards[index, known]
+        for _ in range(REFINING_STEPS):
+            loss = -(policy(statistics, None, is_valid)[0, known].softmax(0) * rewards).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            log_probs = policy(statistics, None, is_valid)[0].index_fill(0, known, -torch.inf)
+        rest = log_probs.argsort(descending=True, stable=True)[: len(order) - executed]
+        order = torch.cat([known, rest])
+    return order
 
 
 def measure_others(task: ArcTask) -> dict[str, Measured]:
@@ -136,7 +185,11 @@ def measure_others(task: ArcTask) -> dict[str, Measured]:
         tuple(draw_order(part.is_valid, generator) for part in (task.judged, task.asked)) for _ in range(UNIFORM_SEEDS)
     ]
     mean = task.training.rewards.mean(0).argsort(descending=True)
-    fixed = {"fixed list, by mean reward": mean, "fixed list, by cover": order_by_cover(task.training.rewards)}
+    fixed = {
+        "enumeration, as listed": torch.arange(len(mean)),
+        "fixed list, by mean reward": mean,
+        "fixed list, by cover": order_by_cover(task.training.rewards),
+    }
     made = {"uniform": Measured(task.judged, task.asked, uniform)}  # type: ignore[arg-type]
     for name, order in fixed.items():
         both = tuple(apply_order(order, part.is_valid) for part in (task.judged, task.asked))
@@ -154,8 +207,9 @@ def describe(name: str, ours: Measured, preset: Measured) -> Row:
     row = {"order": name, **ours.summarize()}
     for column, mine, theirs in (("score", ours.scores, preset.scores), ("met_8", ours.hits[8], preset.hits[8])):
         scale = 1 if column == "score" else mine.shape[1]
-        low, high = scale * bootstrap(theirs, mine)
-        row |= {f"{column}_behind": scale * (theirs.mean() - mine.mean()), f"{column}_low": low, f"{column}_high": high}
+        low, high = bootstrap(theirs, mine)
+        behind = {"": theirs.mean() - mine.mean(), "_low": low, "_high": high}
+        row |= {f"{column}_behind{end}": scale * value for end, value in behind.items()}
     return row
 
 
@@ -173,12 +227,24 @@ def draw_seeds(values: Array, random: np.random.Generator) -> Array:
     return weights @ values / len(values)
 
 
-def compare_terms(asked: PuzzleSet, orders: Sequence[torch.Tensor]) -> list[Row]:
-    """Count the tests met by ranking with each set of terms, and by the policy's order without a ranking."""
+def compare_rankings(asked: PuzzleSet, orders: Sequence[torch.Tensor]) -> list[Row]:
+    """Count the tests met by each ranking, and without pairs. Return also what the default gains over each row."""
+    alone = asked._replace(pairs=[[] for _ in asked.pairs])
+    kinds = {name: (asked, weights) for name, weights in TERMS.items()}
+    kinds[f"{RANKED}, no pairs"] = (alone, TERMS[RANKED])
+    counts = {
+        name: {k: np.array([count_hits(part, order, k, weights) for order in orders], float) for k in BUDGETS}
+        for name, (part, weights) in kinds.items()
+    }
     rows = []
-    for name, weights in TERMS.items():
-        counts = {k: np.array([count_hits(asked, order, k, weights) for order in orders]) for k in BUDGETS}
-        rows.append({"ranking": name, **{f"met_{k}": hits.sum(1).mean() for k, hits in counts.items()}})
+    for name, hits in counts.items():
+        row: Row = {"ranking": name, **{f"met_{k}": each.sum(1).mean() for k, each in hits.items()}}
+        for k in (8, 64):
+            default, scale = counts[RANKED][k], hits[k].shape[1]
+            low, high = scale * bootstrap(default, hits[k])
+            behind = scale * (default.mean() - hits[k].mean())
+            row |= {f"met_{k}_behind": behind, f"met_{k}_behind_low": low, f"met_{k}_behind_high": high}
+        rows.append(row)
     return rows
 
 

@@ -3,46 +3,65 @@
 All programs are executed for each puzzle and ranked by the hidden demonstrations. The two best distinct answers are the
 attempts at a test. "fit" counts puzzles with a program that fits all demonstrations, "hidden_met" those with a program
 that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score. "gained" and
-"lost" count tests that are met only with pairs, or only without. The CPU time is that of both.
+"lost" count tests that are met only with pairs, or only without. The CPU time is that of both. Puzzles are not measured
+again if FOLDER has their results.
 
-    python benchmarks/models/arc_programs.py [--splits training evaluation]
+    python benchmarks/models/arc_programs.py FOLDER [--splits training evaluation]
 """
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from benchmarks.recording import Row, create_parser, print_progress, print_result
+from benchmarks.recording import Row, create_parser, load_or_measure, print_progress, print_result
 from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, RewardTable
 from searchlight.models.arc.puzzles import LARGEST_SIDE, Puzzle, load_puzzles
+from searchlight.models.arc.puzzles.datasets import SPLITS, Split
 
 SMALL = 12  # the longest side of the puzzles that are counted apart
+PIECE = 20  # puzzles that are measured at once
 
 
 def main() -> None:
     parser = create_parser(__doc__)
-    parser.add_argument("--splits", nargs="+", choices=("training", "evaluation"), default=["training", "evaluation"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--splits", nargs="+", choices=SPLITS, default=SPLITS)
     arguments = parser.parse_args()
     rows = []
     for split in arguments.splits:
-        rows += measure(split)
-        print_progress(f"{rows[-1]}")
+        rows += measure(split, arguments.folder)
     about = f"{len(OPERATIONS)} operations with a readout; two attempts at each test, without learning"
     print_result({"enumeration": rows}, {"cpu_per_puzzle": "s"}, about)
 
 
-def measure(split: str) -> list[Row]:
+def measure(split: Split, folder: Path) -> list[Row]:
     """Return what is met for puzzles of short sides, and for all."""
     puzzles = load_puzzles("arc-agi-1", split, LARGEST_SIDE)
-    small = score([puzzle for puzzle in puzzles if puzzle.side <= SMALL])
-    large = score([puzzle for puzzle in puzzles if puzzle.side > SMALL])
-    both = {name: small[name] + large[name] for name in small}
-    return [{"split": split, "max_side": side, **finish(row)} for side, row in ((SMALL, small), (LARGEST_SIDE, both))]
+    parts = (
+        [puzzle for puzzle in puzzles if puzzle.side <= SMALL],
+        [puzzle for puzzle in puzzles if puzzle.side > SMALL],
+    )
+    small, large = (
+        add_up(
+            load_or_measure(folder / f"{split}-{name}-{start}.json", partial(score, part[start : start + PIECE]))
+            for start in range(0, len(part), PIECE)
+        )
+        for name, part in zip(("small", "large"), parts, strict=True)
+    )
+    sides = {SMALL: small, LARGEST_SIDE: add_up([small, large])}
+    return [{"split": split, "max_side": side, **finish(row)} for side, row in sides.items()]
+
+
+def add_up(rows: Iterable[Row]) -> Row:
+    """Return the sums of all columns of rows."""
+    listed = list(rows)
+    return {name: sum(row[name] for row in listed) for name in listed[0]}
 
 
 def score(puzzles: Sequence[Puzzle]) -> Row:
@@ -50,6 +69,7 @@ def score(puzzles: Sequence[Puzzle]) -> Row:
     start = time.process_time()
     table = RewardTable.build(puzzles, with_pairs=True)
     seconds = time.process_time() - start
+    print_progress(f"{len(puzzles)} puzzles: {seconds:.0f} s")
     single, both = find_hits(table, range(len(DEPTH_1))), find_hits(table)
     return {
         "puzzles": len(puzzles),

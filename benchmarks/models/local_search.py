@@ -6,6 +6,7 @@ Two gangs train in turn, one epoch each, so that choices are made in the order o
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from optuna.storages import InMemoryStorage
 from ray.tune.search import Searcher
@@ -26,10 +27,10 @@ GANGS = 2
 NO_CHECKPOINT = "none"  # a trial that continues keeps its trainer
 
 
-def search_locally(task: str, confirm: int, seed: int) -> SearchRecord:
-    """Search with the defaults beside the given options, and return the record of the search."""
+def search_locally(task: str, confirm: int, seed: int, **options: Any) -> SearchRecord:
+    """Search with the defaults beside the given options of a search, and return the record of the search."""
     with tempfile.TemporaryDirectory() as folder:
-        given = {"task": task, "confirm": confirm, "seed": seed, "storage": folder, "name": f"s{seed}"}
+        given = {"task": task, "confirm": confirm, "seed": seed, "storage": folder, "name": f"s{seed}", **options}
         plan = plan_search(load_config({**given, "search": {"precision": "fp32,bf16"}}))  # as without a GPU
         sampler = sampler_factory(plan.config.sampler, seed)
         study = SearchStudy(InMemoryStorage(), plan.config.name, sampler, plan.objectives)

@@ -70,7 +70,7 @@ def main() -> None:
     print_result(figures, {"duration": "s", "cpu": "s", "shortest": "s"}, about)
 
 
-def search_here(task: str, confirm: int, seed: int, folder: Path) -> Found:
+def search_here(task: str, confirm: int, seed: int, folder: Path, **options: Any) -> Found:
     """Search in this process, or read the result. `duration` and `cpu` are seconds of the trainings and choices."""
     path = folder / f"s{seed}.pickle"
     if path.exists():
@@ -78,7 +78,7 @@ def search_here(task: str, confirm: int, seed: int, folder: Path) -> Found:
         return known
     folder.mkdir(parents=True, exist_ok=True)
     began, used = time.perf_counter(), time.process_time()
-    record = search_locally(task, confirm, seed)
+    record = search_locally(task, confirm, seed, **options)
     result = SearchResult.from_record(record).as_json()
     result |= {"duration": time.perf_counter() - began, "cpu": time.process_time() - used}
     print_progress(describe_search(seed, result))
