@@ -185,9 +185,9 @@ class ArcTask(Task[ArcConfig]):
         of_judged, order = self.order_all()
         self.order = order
         score = compute_anytime_reward(of_judged, self.judged.rewards)
-        self.attempts = self.asked.answer(order, self.config.programs)
-        answered = {"": self.attempts}
-        answered |= {f"_{budget}": self.asked.answer(order, budget) for budget in SHOWN_BUDGETS}
+        by_budget = {budget: self.asked.answer(order, budget) for budget in {*SHOWN_BUDGETS, self.config.programs}}
+        self.attempts = by_budget[self.config.programs]
+        answered = {"": self.attempts} | {f"_{budget}": by_budget[budget] for budget in SHOWN_BUDGETS}
         return {"val/score": float(score.mean())} | self._score(answered) | self.baselines
 
     @functools.cached_property
