@@ -77,6 +77,19 @@ def format_column(values: Sequence[object]) -> list[str]:
     return [f"{value:,.{decimals}f}" if isinstance(value, float) else format_value(value) for value in values]
 
 
+def merge_intervals(row: Row) -> Row:
+    """Return a row with each value, its NAME_low and its NAME_high in one cell."""
+    merged = {}
+    for name, value in row.items():
+        if f"{name}_high" in row:
+            values = [row[name + end] for end in ("", "_low", "_high")]
+            cells = [f"{one:.{1 if max(map(abs, values)) >= 1 else 3}f}" for one in values]
+            merged[name] = "{} ({} to {})".format(*cells)
+        elif not (name.endswith(("_low", "_high")) and name.rpartition("_")[0] in row):
+            merged[name] = value
+    return merged
+
+
 def render_figures(result: Result) -> list[str]:
     """Render all tables of a result, with the units of their columns."""
 
@@ -98,11 +111,17 @@ def render_figures(result: Result) -> list[str]:
     return lines[1:]
 
 
-def show(name: str, source: bool = False) -> Render:
-    """Return the renderer of all tables of a result, or of the lines that a program printed."""
+def show(name: str, source: bool = False, merged: bool = False) -> Render:
+    """Return the renderer of all tables of a result, or of the lines that a program printed.
+
+    `merged` puts a value and its interval in one cell.
+    """
 
     def render() -> list[str]:
         result = load_result(name)
+        if merged:
+            tables = {name: table for name, table in result.figures.items() if isinstance(table, list)}
+            result.figures.update({name: list(map(merge_intervals, table)) for name, table in tables.items()})
         head = [render_source(result), ""] if source else []
         if result.printed:
             return [*head, "```", *result.printed, "```"]
@@ -357,8 +376,8 @@ def render_studies() -> list[str]:
 
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_policy", "arc_programs", "arc_depth", "arc_searches", "liquid_best",
-          "liquid_speed_ncp", "continual", "plasticity", "soak")  # fmt: skip
+QUOTED = ("arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual", "plasticity", "soak")
+MERGED = ("arc_policy", "arc_searches")
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
     "numbers": render_goals,
@@ -372,6 +391,7 @@ PARTS: dict[str, Render] = {
     "gpu": render_gpu,
     **{name: show(name, source=True) for name in OUTPUTS},
     **{name: show(name) for name in QUOTED},
+    **{name: show(name, merged=True) for name in MERGED},
     **{f"study/{name}": show(f"study/{name}") for name in ("liquid_speed", "lm", "preflight", "scale")},
     "study/tracking_cost": render_tracking_study,
     "importances": render_importances,
