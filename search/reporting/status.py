@@ -16,6 +16,7 @@ from searchlight.search.steering.region import parse_region
 from searchlight.search.steering.state import build_state, describe_author, is_of
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
+    get_end_time,
     get_outcome,
     get_reports,
     get_segments,
@@ -103,7 +104,9 @@ def _list_unfinished(record: SearchRecord) -> list[FrozenTrial]:
 
 def _describe_unfinished(record: SearchRecord, trial: FrozenTrial, driver: DriverState | None) -> dict[str, Any]:
     epoch = max(intermediate_values(trial), default=0)
-    is_live = trial.number in driver.live if driver is not None and is_running(record) else None
+    is_live = None  # unknown, also of a trial that has gone on since the driver wrote
+    if driver is not None and is_running(record) and get_end_time(trial) <= driver.at:
+        is_live = trial.number in driver.live
     waits_for = _explain_wait(record, trial, epoch) if is_live is False else ""
     return {
         "trial": trial.number,

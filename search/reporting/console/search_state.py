@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.formatting import format_duration, format_trials, format_value
 from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.study.record import SearchRecord
 
@@ -33,10 +33,14 @@ def describe_status(record: SearchRecord, status: Mapping[str, Any]) -> list[str
         lines.append(f"best: trial {best['trial']}, {metric} {format_value(best['value'])}{spread}")
     if end := status["expected_end"]:
         lines.append(f"expected end: in {format_duration(end['left_s'])}, by {end['basis']}")
+    waits: dict[str, list[int]] = {}
     for trial in status["unfinished"]:
-        value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
-        wait = f"; waits for {trial['waits_for']}" if trial["waits_for"] else ""
-        lines.append(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}{wait}")
+        if trial["waits_for"]:
+            waits.setdefault(trial["waits_for"], []).append(trial["trial"])
+        else:
+            value = "" if trial["value"] is None else f", {format_value(trial['value'])}"
+            lines.append(f"  trial {trial['trial']}: epoch {trial['epoch']}{value}")
+    lines += [f"waiting for {reason}: {format_trials(numbers)}" for reason, numbers in waits.items()]
     lines += [f"waiting: {each}" for each in status["waiting"]]
     lines += [f"problem: {each}" for each in status["problems"]]
     return [*lines, f"commands: {status['revision']}"]

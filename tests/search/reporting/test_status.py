@@ -60,8 +60,12 @@ def test_state_of_the_driver_before_counts_no_more(running, tmp_path):
 def test_trial_that_waits_is_told_with_the_reason(running, tmp_path):
     status, told = status_of(tmp_path, live=[1])
     assert [trial["trains"] for trial in status["unfinished"]] == [False, True]
-    assert "trial 0: epoch 1, 0.5; waits for a rank among the best at its rung, or free workers" in told
-    assert "trial 1: epoch 0\n" in told
+    assert "waiting for a rank among the best at its rung, or free workers: trial 0\n" in told
+    assert "  trial 1: epoch 0\n" in told
+    before = DriverState(load_search(tmp_path).drivers[-1][0], [], trials=9)
+    status = build_status(load_search(tmp_path), before)
+    assert status["budget"]["trials"]["limit"] == 9
+    assert [each["trains"] for each in status["unfinished"]] == [None, None], "both have gone on since"
     point = Command("try", {"point": {"lr": 0.25}}, "ann", "a hunch")
     pause = Command("pause", {}, "bob", "lunch")
     for revision, command in enumerate([point, pause], start=1):
