@@ -39,21 +39,34 @@ class Searchlight:
     """StudySearcher with a study in memory. A promoted trial resumes from its checkpoint.
 
     It has no confirming runs.
+
+    Args:
+        problem: The problem to search.
+        seed: The seed of the search.
+        trials: The largest number of trials.
+        prefers_defaults: Whether the scheduler knows that the first trial has the defaults, and TPE compares trials
+            where enough of them have been.
+        options: Options of the search.
     """
 
     keeps_best = True
     only_whole = False
 
-    def __init__(self, problem: Problem, seed: int, trials: int = UNLIMITED, **options: Any) -> None:
+    def __init__(
+        self, problem: Problem, seed: int, trials: int = UNLIMITED, prefers_defaults: bool = True, **options: Any
+    ) -> None:
         config = SearchConfig(task="simulated", seed=seed, **{"scheduler": "hyperband", **options})
         beliefs = {name: Belief(value, "medium") for name, value in (problem.defaults or {}).items()}
         sampler = sampler_factory(config.sampler, seed, beliefs)
-        schedule = create_scheduler(config, problem.epochs, "min", seed=seed)
+        has_defaults = problem.defaults is not None and prefers_defaults
+        schedule = create_scheduler(config, problem.epochs, "min", seed=seed, starts_with_defaults=has_defaults)
         study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
         limits = SearchLimits(trials)
         if problem.defaults is not None:
             study.enqueue(dict(problem.defaults))
         self._searcher = StudySearcher(study, problem.space, schedule, limits, Path("nowhere"), attempt="1")
+        if not prefers_defaults:
+            study.fewest_at_rung = 1
         self._asked = 0
 
     def suggest(self) -> Job | None:
@@ -148,6 +161,7 @@ def create_asha(problem: Problem) -> ASHAScheduler:
 
 SIDES: dict[str, Make] = {
     "hyperband": lambda problem, seed: Searchlight(problem, seed, sampler="tpe"),
+    "hyperband-plain": lambda problem, seed: Searchlight(problem, seed, sampler="tpe", prefers_defaults=False),
     "hyperband-mixture": lambda problem, seed: Searchlight(problem, seed, sampler="mixture"),
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
     "asha-stop": lambda problem, seed: Searchlight(problem, seed, scheduler="asha-stop"),

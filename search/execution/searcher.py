@@ -28,6 +28,7 @@ from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.worker.messages import SegmentAssignment, from_json
 
 logger = logging.getLogger(__name__)
+FEWEST_AT_RUNG = 4  # trials of a rung that TPE learns from: see docs/development/search-quality.md
 
 
 class StudySearcher(Searcher):
@@ -62,6 +63,8 @@ class StudySearcher(Searcher):
         self.progress = ProgressReader(study, schedule, self.controls)
         if schedule.unit != "epochs":  # a rung is at another epoch for each trial
             study.compared = self.progress.get_values_by_rung
+        if schedule.pauses:
+            study.fewest_at_rung = FEWEST_AT_RUNG
         self.reports = ReportHandler(
             study,
             folder,

@@ -207,7 +207,8 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
     judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
-    schedule = create_scheduler(config, space.epochs or UNLIMITED, objectives[0].mode, judged_from, config.seed)
+    limit, has_defaults = space.epochs or UNLIMITED, bool(space.get_defaults())
+    schedule = create_scheduler(config, limit, objectives[0].mode, judged_from, config.seed, has_defaults)
     if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:

@@ -40,7 +40,7 @@ class ASHAScheduler(RungScheduler):
             if trial.state == "waiting" and trial.current_rung(self.rungs) is None:
                 return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
         for rung, above in self._list_rung_pairs():
-            ranked = self._rank_trials(trials, rung)
+            ranked = self.rank_trials(trials, rung)
             for trial in ranked[: len(ranked) // self.reduction_factor]:
                 if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
                     return Segment("promoted", trial.number, trial.epoch, above)
@@ -54,7 +54,7 @@ class ASHAScheduler(RungScheduler):
         if any(t.state == "running" or t.finished or t.is_complete(self.limit) for t in trials):
             return None
         for rung, above in self._list_rung_pairs():
-            for trial in self._rank_trials(trials, rung):
+            for trial in self.rank_trials(trials, rung):
                 if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
                     return Segment("promoted", trial.number, trial.epoch, above)
         return None
@@ -63,7 +63,7 @@ class ASHAScheduler(RungScheduler):
         """Return each rung but the last with the rung above it, highest first."""
         return list(itertools.pairwise(self.rungs))[::-1]
 
-    def _rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
+    def rank_trials(self, trials: Sequence[TrialProgress], rung: float) -> list[TrialProgress]:
         """Return the trials that reached `rung`, best first. Trials that diverged or failed later come last.
 
         Otherwise, configs just beyond the limit of divergence would take the places of stable ones.

@@ -120,6 +120,7 @@ class SchedulerSettings:
         grace_period: The budget before which no trial ends early, or None for the default.
         population: The size of a population, or None for the default.
         exploit_every: The epochs between comparisons of a population, or None for the default.
+        starts_with_defaults: Whether the first trial has the task's defaults.
     """
 
     limit: float
@@ -131,6 +132,7 @@ class SchedulerSettings:
     grace_period: float | None = None
     population: int | None = None
     exploit_every: int | None = None
+    starts_with_defaults: bool = False
 
     @property
     def lowest_rung(self) -> float:

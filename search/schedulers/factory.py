@@ -7,7 +7,12 @@ from searchlight.search.space.objectives import Mode
 
 
 def create_scheduler(
-    options: SchedulerOptions, epochs: int, mode: Mode, judged_from: int = 1, seed: int = 0
+    options: SchedulerOptions,
+    epochs: int,
+    mode: Mode,
+    judged_from: int = 1,
+    seed: int = 0,
+    starts_with_defaults: bool = False,
 ) -> Scheduler:
     """Return the scheduler that `options` name, for trials of at most `epochs` epochs.
 
@@ -17,6 +22,7 @@ def create_scheduler(
         mode: "min" or "max", the direction of the first objective.
         judged_from: The first epoch whose value predicts the final one.
         seed: The seed of the scheduler's random choices.
+        starts_with_defaults: Whether the first trial has the task's defaults.
 
     Raises:
         UsageError: Trials are too short for the scheduler.
@@ -39,6 +45,7 @@ def create_scheduler(
         options.grace_period,
         options.population,
         options.exploit_every,
+        starts_with_defaults,
     )
     return options.scheduler_class.create(settings)
 

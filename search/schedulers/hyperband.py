@@ -3,11 +3,13 @@
 Successive halving stops trials that start slowly. HyperBand runs several brackets of halving and compares only some
 trials at the lowest rung. Each further bracket omits one more rung at the bottom. The last bracket trains its trials
 to the end.
+
+The first trial has the task's defaults, which are usually good. So it continues while it is in the better half.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,21 +19,29 @@ from searchlight.search.space.fidelity import Unit, format_amount, unit_label
 from searchlight.search.space.objectives import Mode
 
 GOLDEN = (math.sqrt(5) - 1) / 2
+FEWEST = 4  # other trials at the lowest rung, before the defaults may continue
+FEWEST_ABOVE = 2  # other trials at a rung above, before the defaults are compared there
 
 
 @dataclass(frozen=True)
 class HyperBandScheduler(SchedulerTraits):
-    """Brackets of successive halving, the one with most rungs first."""
+    """Brackets of successive halving, the one with most rungs first.
+
+    Attributes:
+        starts_with_defaults: Whether the first trial has the task's defaults.
+    """
 
     pauses: ClassVar[bool] = True
     own_options: ClassVar[tuple[str, ...]] = ASHAScheduler.own_options
     brackets: tuple[ASHAScheduler, ...]
+    starts_with_defaults: bool = False
 
     @classmethod
     def create(cls, settings: SchedulerSettings) -> "HyperBandScheduler":
-        return cls.from_config(
+        schedule = cls.from_config(
             settings.limit, settings.reduction_factor, settings.lowest_rung, settings.mode, settings.unit
         )
+        return replace(schedule, starts_with_defaults=settings.starts_with_defaults)
 
     @classmethod
     def from_config(
@@ -82,7 +92,12 @@ class HyperBandScheduler(SchedulerTraits):
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """Return the segment to run now. No trial is pruned before the search ends."""
-        brackets = [(bracket, [t for t in trials if self.get_bracket(t.index) is bracket]) for bracket in self.brackets]
+        if self.starts_with_defaults and (segment := self._continue_defaults(trials)):
+            return segment
+        brackets: list[tuple[ASHAScheduler, list[TrialProgress]]] = [(bracket, []) for bracket in self.brackets]
+        of_bracket = {id(bracket): own for bracket, own in brackets}
+        for trial in trials:
+            of_bracket[id(self.get_bracket(trial.index))].append(trial)
         for bracket, own in brackets:
             if segment := bracket.find_segment(own):
                 return segment
@@ -92,6 +107,27 @@ class HyperBandScheduler(SchedulerTraits):
             if segment := bracket.promote_to_finish_one(own):
                 return segment
         return None
+
+    def _continue_defaults(self, trials: Sequence[TrialProgress]) -> Segment | None:
+        """Return the next segment of the first trial if it waits at a rung and is in the better half, or None.
+
+        The trials of all brackets are compared, at the highest rung up to its own that enough of them have reached.
+        """
+        first, others = trials[:1], trials[1:]
+        if not first or first[0].state != "waiting" or first[0].total_cost >= self.limit:
+            return None
+        (defaults,) = first
+        at_lowest = sum(t.broke_off or t.get_value_at(self.rungs[0]) is not None for t in others)
+        if defaults.current_rung(self.rungs) is None or at_lowest < FEWEST:
+            return None
+        for rung in reversed(self.rungs):
+            ranked = self.brackets[0].rank_trials(trials, rung)
+            if defaults in ranked and len(ranked) > FEWEST_ABOVE:
+                if ranked.index(defaults) > (len(ranked) - 1) / 2:
+                    return None
+                break
+        above = self.brackets[0].get_next_rung(defaults.total_cost)
+        return Segment("promoted", defaults.number, defaults.epoch, above)
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return self.get_bracket(trial.index).is_paused_at_rung(trial)

@@ -1,8 +1,10 @@
 """The trials of a study as its samplers see them."""
 
 import copy
+import math
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
@@ -29,6 +31,7 @@ class StudyWithObjectives(Protocol):
     objectives: tuple[Objective, ...]
     live: set[int]
     compared: Callable[[FrozenTrial], dict[int, float]] | None
+    fewest_at_rung: int
     extrapolates: bool
     takes_constraints: bool
 
@@ -89,7 +92,7 @@ def _show_trials(
     several = len(study.objectives) > 1
     seen = [trial for trial in shown.get_all(trials, study.live) if trial is not None]
     if not several and not study.extrapolates:
-        return seen
+        return _show_at_common_rung(seen, study.fewest_at_rung) if study.fewest_at_rung > 1 else seen
     if not several:
         seen = _extrapolate(seen)
     points = [trial.values for trial in seen if trial.state == TrialState.COMPLETE]
@@ -101,6 +104,35 @@ def _show_trials(
         seen = _align_constraints(seen)
         return [_with_values(trial, worst) if _has_ended_early(trial) else trial for trial in seen]
     return [_with_values(_with_constraints(trial, {}), worst) if _violates(trial) else trial for trial in seen]
+
+
+def _show_at_common_rung(trials: Sequence[FrozenTrial], fewest: int) -> list[FrozenTrial]:
+    """Return `trials`, with each shown no further than at the last step that `fewest` stopped ones have reached.
+
+    TPE prefers every trial of a higher rung to all others. So it would propose values near the first one that was
+    trained to its end, however bad it is.
+    """
+    last = {
+        number: next(reversed(trial.intermediate_values))
+        for number, trial in enumerate(trials)
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.intermediate_values
+    }
+    furthest = sorted(last, key=last.__getitem__, reverse=True)
+    stopped = (number for number in furthest if not _violates(trials[number]))
+    common = next((last[number] for number in islice(stopped, fewest - 1, None)), math.inf)
+    shown = [*trials]
+    for number in takewhile(lambda number: last[number] > common, furthest):
+        if not _violates(trials[number]):
+            shown[number] = _show_up_to(trials[number], common)
+    return shown
+
+
+def _show_up_to(trial: FrozenTrial, step: float) -> FrozenTrial:
+    """Return `trial` as it was shown at `step`, when it was stopped."""
+    shown = copy.copy(trial)
+    shown.state, shown.values = TrialState.PRUNED, None
+    shown.intermediate_values = {at: value for at, value in trial.intermediate_values.items() if at <= step}
+    return shown
 
 
 def _has_ended_early(trial: FrozenTrial) -> bool:

@@ -50,6 +50,7 @@ class SearchStudy:
         live: Numbers of the trials that a gang trains at present.
         compared: Returns the intermediate values of a stopped trial by the step at which samplers compare it with
             others. TPE prefers the trial with the larger step. None: by epoch.
+        fewest_at_rung: The number of stopped trials that must have reached a rung before TPE sees them there.
         extrapolates: Whether the sampler sees stopped trials as completed, since it ignores others.
         takes_constraints: Whether the sampler learns from the constraints of trials.
         allows: Whether a trial with these values may be proposed, or None if each may.
@@ -68,6 +69,7 @@ class SearchStudy:
         self.commit = commit
         self.live: set[int] = set()
         self.compared: Callable[[FrozenTrial], dict[int, float]] | None = None
+        self.fewest_at_rung = 1
         self.allows: Callable[[dict[str, Any]], bool] | None = None
         first = sampler(0)
         kind = first.sampler if isinstance(first, OwnSampler) else first

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from searchlight.search.schedulers.asha import ASHAScheduler
@@ -68,3 +70,57 @@ def test_expected_cost_is_that_of_all_brackets_together():
     assert NINE.expected_cost(17) == sum(costs)
     whole = ASHAScheduler.without_stopping(1, "min").expected_cost(4)
     assert HyperBandScheduler.from_config(1, 3, 1, "min").expected_cost(4) == whole
+
+
+def defaults_and(others, defaults=(0.3,), state="waiting"):
+    """The defaults as trial 0, and other trials with the given values, which wait."""
+    return [standing(0, *defaults, state=state), *(standing(n, *values) for n, values in enumerate(others, 1))]
+
+
+WITH_DEFAULTS = replace(NINE, starts_with_defaults=True)
+WORSE, BETTER, FURTHER = (0.4,), (0.2,), (0.5, 0.4, 0.4)
+
+
+def is_continued(trials):
+    segment = WITH_DEFAULTS.next_action(trials, may_start=True)
+    return segment is not None and segment.number == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "continues"),
+    [
+        ([WORSE, WORSE, WORSE], False),  # too few to compare them with
+        ([WORSE, WORSE, WORSE, FURTHER], True),
+        ([BETTER, WORSE, BETTER, WORSE], True),
+        ([BETTER, WORSE, BETTER, BETTER], False),
+    ],
+)
+def test_defaults_continue_in_the_better_half_of_all_brackets(others, continues):
+    assert is_continued(defaults_and(others)) == continues
+    assert not is_continued(defaults_and(others, state="running"))
+
+
+def test_first_trial_without_defaults_is_compared_in_its_bracket():
+    trials = defaults_and([BETTER if number in numbers_in(0) else WORSE for number in range(1, 5)])
+    assert WITH_DEFAULTS.next_action(trials, may_start=True).number == 0
+    assert NINE.next_action(trials, may_start=True).number != 0
+
+
+@pytest.mark.parametrize(
+    ("above", "continues"), [([0.1], True), ([0.1, 0.1], False), ([0.1, 0.9], True), ([0.1, 0.1, 0.9, 0.9], True)]
+)
+def test_defaults_are_compared_at_the_highest_rung_that_two_others_reached(above, continues):
+    others = [*[WORSE] * 4, *((0.9, 0.9, value) for value in above)]
+    assert is_continued(defaults_and(others, defaults=(0.3, 0.3, 0.3))) == continues
+
+
+def test_defaults_continue_to_their_end_and_no_further():
+    assert WITH_DEFAULTS.next_action(defaults_and([WORSE] * 4), may_start=True) == Segment("promoted", 0, 1, 3)
+    later = defaults_and([WORSE] * 4, defaults=[0.3] * 3)
+    assert WITH_DEFAULTS.next_action(later, may_start=True) == Segment("promoted", 0, 3, 9)
+    assert not is_continued(defaults_and([WORSE] * 4, defaults=[0.3] * 9))
+
+
+def test_trials_that_broke_off_count_as_worse_than_the_defaults():
+    diverged = [standing(n, 0.1, 0.1, state="ended", broke_off=True) for n in range(1, 5)]
+    assert is_continued([standing(0, 0.3), *diverged])

@@ -121,6 +121,39 @@ def test_tpe_sees_waiting_trials_as_pruned(make_study):
     assert [t.state for t in study.get_trials()] == [TrialState.RUNNING] * 3, "what is stored does not change"
 
 
+def test_tpe_sees_a_complete_trial_at_the_last_rung_that_enough_have_reached(make_study):
+    sampler = Watching()
+    study = make_study(lambda _: sampler)
+    study.extrapolates, study.fewest_at_rung = False, 3
+
+    def show():
+        study.ask(SPACE)
+        return [(t.state.name, t.value, t.intermediate_values) for t in sampler.shown if t.intermediate_values]
+
+    def end(outcome, *values):
+        number, _ = study.ask(SPACE)
+        for epoch, value in enumerate(values, start=1):
+            report(study, number, epoch, value)
+        if outcome is not None:
+            study.end(number, outcome)
+
+    end("completed", 0.9, 0.8, 0.7)
+    end("diverged", 0.1, 0.1, 0.1)
+    end(None, 0.5)
+    assert show()[0] == ("COMPLETE", 0.7, {1: 0.9, 2: 0.8, 3: 0.7}), "too few to choose from"
+    end(None, 0.6)
+    completed, diverged, *_ = show()
+    assert completed == ("PRUNED", None, {1: 0.9})
+    assert diverged[2] == {1: 0.1, 2: 0.1, 3: 0.1}
+    end(None, 0.5, 0.4)
+    end(None, 0.5, 0.4)
+    assert show()[0] == ("PRUNED", None, {1: 0.9, 2: 0.8})
+    end("completed", 0.9, 0.8, 0.6)
+    end("completed", 0.9, 0.8, 0.5)
+    assert show()[0] == ("COMPLETE", 0.7, {1: 0.9, 2: 0.8, 3: 0.7})
+    assert study.get_trial(0).state == TrialState.COMPLETE, "what is stored does not change"
+
+
 def test_other_samplers_see_stopped_trials_at_their_expected_ends(make_study):
     sampler = Watching()
     study = make_study(lambda _: sampler)
