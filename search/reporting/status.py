@@ -163,7 +163,8 @@ def _list_problems(record: SearchRecord, result: SearchResult, driver: DriverSta
         yield f"lost workers: {pluralize(len(lost), 'time')}, the last time those of trial {number}: {reason}"
     if driver is not None and is_running(record):
         if (silent_s := time.time() - driver.at) > SILENT_S:
-            yield f"the driver has written nothing for {format_duration(silent_s)}: it was killed, or is cut off"
+            age = f"{format_duration(silent_s)} old by this machine's clock"
+            yield f"the driver's last word is {age}: it was killed or is cut off, unless the clocks differ"
         for at, text in driver.warnings:
             yield f"warning at {time.strftime('%H:%M:%S', time.localtime(at))}: {text}"
 

@@ -4,6 +4,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
+from pydantic import TypeAdapter
+
+from searchlight.search.errors import UsageError
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -43,15 +46,25 @@ class DriverState:
     warnings: Sequence[tuple[float, str]] = ()
 
 
+STATE = TypeAdapter(DriverState)
+
+
 def write_state(place: StoragePath, state: DriverState) -> None:
     write_atomic(place / FILE, json.dumps(asdict(state)))
 
 
 def read_state(place: StoragePath) -> DriverState | None:
-    """Return the state that the last driver of the search at `place` has written, or None if it has written none."""
+    """Return the state that the last driver of the search at `place` has written, or None if it has written none.
+
+    Raises:
+        UsageError: The file cannot be read, or holds something else.
+    """
     try:
         content = json.loads((place / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:  # it begins, or is of an older version
+        known = {field.name for field in fields(DriverState)}  # a later version may write more
+        return STATE.validate_python({name: value for name, value in content.items() if name in known})
+    except FileNotFoundError:  # the search begins, or is of an older version
         return None
-    known = {field.name for field in fields(DriverState)}  # a later version may write more
-    return DriverState(**{name: value for name, value in content.items() if name in known})
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{place / FILE} must be what a driver has written, but {reason}. Remove it.") from error

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from searchlight.search.errors import UsageError
 from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.reporting.status import build_status
@@ -102,14 +103,15 @@ def test_problems_are_told(running, tmp_path):
     assert problems[2] == "lost workers: 1 time, the last time those of trial 1: the node died"
     assert problems[3].endswith("trials.parquet cannot be written: the disk is full")
     silent = build_status(load_search(tmp_path), DriverState(time.time() + 1e-3))
-    assert not any("written nothing" in problem for problem in silent["problems"])
+    assert not any("last word" in problem for problem in silent["problems"])
 
 
 def test_driver_that_writes_nothing_is_a_problem(running, tmp_path, monkeypatch):
     state = DriverState(time.time())
     monkeypatch.setattr(time, "time", lambda: state.at + 125)
     problems = build_status(load_search(tmp_path), state)["problems"]
-    assert problems == ["the driver has written nothing for 2:05: it was killed, or is cut off"]
+    last_word = "the driver's last word is 2:05 old by this machine's clock"
+    assert problems == [f"{last_word}: it was killed or is cut off, unless the clocks differ"]
 
 
 def test_state_of_a_later_version_is_read(tmp_path):
@@ -118,6 +120,16 @@ def test_state_of_a_later_version_is_read(tmp_path):
     text = (tmp_path / "driver.json").read_text().replace('"live"', '"later": 1, "live"')
     (tmp_path / "driver.json").write_text(text)
     assert read_state(tmp_path) == DriverState(1.0, [3], warnings=[])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"at": "x"}', '{"live": [1]}'])
+def test_damaged_state_is_told_in_one_line(tmp_path, text):
+    (tmp_path / "driver.json").write_text(text)
+    with pytest.raises(
+        UsageError, match=r"driver\.json must be what a driver has written, but .*\. Remove it"
+    ) as caught:
+        read_state(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_state_of_a_search_is_that_of_its_driver(running, tmp_path):
