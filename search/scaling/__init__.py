@@ -1,0 +1,1 @@
+"""Searches at small sizes for the parameters of a large one."""
