@@ -21,7 +21,7 @@ LAYERS = [
     ("search.execution", "search.analysis"),
     ("search.study",),
     ("search.steering",),
-    ("search.samplers", "search.schedulers"),
+    ("search.samplers", "search.schedulers", "search.scaling"),
     ("search.command",),
     ("search.space",),
     ("search.storage",),

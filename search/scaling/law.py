@@ -1,7 +1,7 @@
 """The law of an optimum over size: how the best value of each parameter moves as models and data grow.
 
-Near its optimum, the loss is a quadratic function of the parameters, on their scales. All sizes share its curvature, and
-the optimum moves linearly in the logarithms of the sizes. So the fit uses the best runs of each size with their
+Near its optimum, the loss is a quadratic function of the parameters, on their scales. All sizes share its curvature,
+and the optimum moves linearly in the logarithms of the sizes. So the fit uses the best runs of each size with their
 neighbors, not single winners:
 
     loss = c(size) + 1/2 (u - m)' H (u - m),  m = a + B log(size)
@@ -24,8 +24,9 @@ DRAWS = 200  # bootstrap samples
 INTERVAL = (0.05, 0.95)
 NEIGHBORS = 0.4  # share of a size's runs that count as near its best
 FEWEST_NEIGHBORS = 3  # beyond one run per parameter
-EXPONENT_SPREAD = 0.5  # standard deviation of exponents around the starting law
-POSITION_SPREAD = 0.5  # of the optimum around the best runs, in searched ranges
+EXPONENT_SPREAD = 0.25  # standard deviation of exponents around the starting law
+POSITION_SPREAD = 0.15  # of the optimum around the best runs, in searched ranges
+RIDGE = 1e-2  # of the fit of the curvature, relative to columns of variance 1
 FLATTEST = 0.05  # smallest curvature, as a share of the largest
 EDGE = 0.03  # share of a range that counts as its edge
 FAR = 10.0  # factor of extrapolation above which the law is not trusted
@@ -180,7 +181,7 @@ def fit_law(
     Raises:
         ValueError: No run is finite, there is no parameter, or sizes differ in their names.
     """
-    finite = [run for run in runs if math.isfinite(run.loss)]
+    finite = sorted((run for run in runs if math.isfinite(run.loss)), key=_sort_key)
     if not finite or not parameters:
         raise ValueError(f"a law must have a parameter and a finite run, but got {len(parameters)} and {len(finite)}.")
     names = [*finite[0].size]
@@ -206,19 +207,18 @@ def fit_law(
     free = np.ones(prior.shape, bool)
     varied = np.ptp(data.terms, axis=0) > 0
     free[:, 1:] = varied[1:]
-    samples = [*_draw_samples(levels, draws)]
-    tried = np.array([_fit(data, sample, free)[0] for sample in samples])
+    samples = np.random.default_rng(0).exponential(size=(draws, len(finite)))  # a Bayesian bootstrap (Rubin 1981)
+    tried, _ = _fit(data, samples, free)
     low, high = np.quantile(tried, INTERVAL, axis=0)
     moved = free & ((low > prior) | (high < prior))
     moved[:, 0] = True
     for row in range(len(parameters)):  # a curve without a slope is no law
         if terms > 1 + len(names) and not moved[row, 1:-1].any():
             moved[row, -1] = False
-    kept, curvature = _fit(data, np.arange(len(finite)), moved)
-    coefficients = np.array([kept, *(_fit(data, sample, moved)[0] for sample in samples)])
+    coefficients, curvature = _fit(data, np.vstack([np.ones(len(finite)), samples]), moved)
     trends = {parameter.name: bool(moved[row, 1:].any()) for row, parameter in enumerate(parameters)}
     counts = {size: int((levels == level).sum()) for level, size in enumerate(sizes)}
-    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, trends, curvature)
+    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, trends, curvature[0])
 
 
 @dataclass(frozen=True)
@@ -240,6 +240,11 @@ class _Data:
     losses: Array
     prior: Array
     spread: Array
+
+
+def _sort_key(run: SizedRun) -> tuple[float, ...]:
+    """Return a key that makes the fit independent of the order of runs and of the unit of sizes."""
+    return (math.prod(run.size.values()), run.loss, *run.values.values())
 
 
 def _build_spread(parameter: ScaledParameter, terms: int) -> list[float]:
@@ -269,34 +274,30 @@ def _scale_losses(losses: Array, levels: NDArray[np.int64]) -> Array:
     return scaled
 
 
-def _draw_samples(levels: NDArray[np.int64], draws: int) -> Iterator[NDArray[np.int64]]:
-    """Yield bootstrap samples: indices of runs, as many of each size as there are."""
-    random = np.random.default_rng(0)
-    places = [np.flatnonzero(levels == level) for level in range(levels.max() + 1)]
-    for _ in range(draws):
-        yield np.concatenate([random.choice(own, len(own)) for own in places])
+def _fit(data: _Data, samples: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return coefficients (draws, parameters, terms) and curvatures. Terms that are not `free` have their prior.
 
-
-def _fit(data: _Data, sample: NDArray[np.int64], free: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return the coefficients (parameters, terms) and the curvature. Terms that are not `free` have their prior."""
-    shares, terms, levels, losses = (each[sample] for each in (data.shares, data.terms, data.levels, data.losses))
-    weights = _weigh(losses, levels, shares.shape[1])
-    center = np.average(shares, axis=0, weights=weights)
-    curvature, noise = _fit_curvature(shares - center, terms, levels, losses, weights)
-    push = (shares - center) @ curvature  # (runs, parameters)
-    rest = losses - 0.5 * np.einsum("np,np->n", push, shares - center)
+    Args:
+        samples: How often each run counts in each draw, (draws, runs).
+    """
+    weights = samples * _weigh(data.losses, data.levels, data.shares.shape[1])
+    center = weights @ data.shares / weights.sum(axis=1, keepdims=True)
+    shares = data.shares - center[:, None]  # (draws, runs, parameters)
+    curvature, noise = _fit_curvature(data, shares, weights)
+    push = shares @ curvature
+    design = -np.einsum("dnp,nt->dnpt", push, data.terms)
     offset = data.prior.copy()
     offset[:, 0] = 0.0  # relative to the center
-    design = -np.einsum("np,nt->npt", push, terms)
-    rest = rest - np.einsum("npt,pt->n", design, offset)
-    chosen = _center(design.reshape(len(rest), -1)[:, free.reshape(-1)], levels, weights)
-    target = _center(rest[:, None], levels, weights)[:, 0]
-    penalty = (noise / data.spread.reshape(-1)[free.reshape(-1)]) ** 2
-    gram = (chosen * weights[:, None]).T @ chosen + np.diag(penalty)
-    found = np.zeros(free.size)
-    found[free.reshape(-1)] = np.linalg.solve(gram, (chosen * weights[:, None]).T @ target)
-    coefficients = offset + found.reshape(free.shape)
-    coefficients[:, 0] += center
+    rest = data.losses - 0.5 * (push * shares).sum(axis=2) - np.einsum("dnpt,pt->dn", design, offset)
+    chosen = _center(design.reshape(*rest.shape, -1)[..., free.reshape(-1)], data.levels, weights)
+    target = _center(rest[..., None], data.levels, weights)
+    penalty = (noise[:, None] / data.spread.reshape(-1)[free.reshape(-1)]) ** 2
+    weighted = np.swapaxes(chosen * weights[..., None], 1, 2)
+    found = np.zeros((len(samples), free.size))
+    gram = weighted @ chosen + penalty[..., None] * np.eye(chosen.shape[2])
+    found[:, free.reshape(-1)] = np.linalg.solve(gram, weighted @ target)[..., 0]
+    coefficients = offset + found.reshape(-1, *free.shape)
+    coefficients[..., 0] += center
     return coefficients, curvature
 
 
@@ -306,41 +307,41 @@ def _weigh(losses: Array, levels: NDArray[np.int64], parameters: int) -> Array:
     for level in np.unique(levels):
         own = losses[levels == level]
         near = min(len(own), max(parameters + FEWEST_NEIGHBORS, math.ceil(NEIGHBORS * len(own))))
-        scale = max(float(np.sort(own)[near - 1] - own.min()), 1e-12)
-        weights[levels == level] = np.exp(-(((own - own.min()) / scale) ** 2))
+        scale = max(float(np.sort(own)[near - 1]), 1e-12)
+        weights[levels == level] = np.exp(-((own / scale) ** 2))
     return weights
 
 
-def _fit_curvature(
-    shares: Array, terms: Array, levels: NDArray[np.int64], losses: Array, weights: Array
-) -> tuple[Array, float]:
-    """Return the positive definite curvature that all sizes share, and the standard deviation of the rest."""
-    count = shares.shape[1]
-    pairs = [(i, j) for i in range(count) for j in range(i, count)]
-    quadratic = np.stack([shares[:, i] * shares[:, j] for i, j in pairs], axis=1)
-    linear = np.einsum("np,nt->npt", shares, terms).reshape(len(shares), -1)
-    design = _center(np.hstack([quadratic, linear]), levels, weights)
-    target = _center(losses[:, None], levels, weights)[:, 0]
-    scale = np.sqrt((weights[:, None] * design**2).sum(axis=0) / weights.sum()) + 1e-12
-    design = design / scale
-    gram = (design * weights[:, None]).T @ design + 1e-2 * weights.sum() * np.eye(design.shape[1])
-    found = np.linalg.solve(gram, (design * weights[:, None]).T @ target)
-    rest = target - design @ found
-    freedom = max(weights.sum() - 0.5 * design.shape[1], 0.3 * weights.sum())
-    noise = math.sqrt(float((weights * rest**2).sum()) / freedom) + 1e-9
-    curvature = np.zeros((count, count))
-    for (i, j), value in zip(pairs, (found / scale)[: len(pairs)], strict=True):
-        curvature[i, j] += value
-        curvature[j, i] += value
+def _fit_curvature(data: _Data, shares: Array, weights: Array) -> tuple[Array, Array]:
+    """Return positive definite curvatures that all sizes share, and the standard deviations of the rest, by draw."""
+    draws, runs, count = shares.shape
+    first, second = np.triu_indices(count)
+    quadratic = shares[..., first] * shares[..., second]
+    linear = np.einsum("dnp,nt->dnpt", shares, data.terms).reshape(draws, runs, -1)
+    design = _center(np.concatenate([quadratic, linear], axis=2), data.levels, weights)
+    target = _center(np.broadcast_to(data.losses[:, None], (draws, runs, 1)), data.levels, weights)
+    total = weights.sum(axis=1)
+    scale = np.sqrt((weights[..., None] * design**2).sum(axis=1) / total[:, None]) + 1e-12
+    design = design / scale[:, None]
+    weighted = np.swapaxes(design * weights[..., None], 1, 2)
+    ridge = RIDGE * total[:, None, None] * np.eye(design.shape[2])
+    found = np.linalg.solve(weighted @ design + ridge, weighted @ target)
+    rest = (target - design @ found)[..., 0]
+    freedom = np.maximum(total - 0.5 * design.shape[2], 0.3 * total)
+    noise = np.sqrt((weights * rest**2).sum(axis=1) / freedom) + 1e-9
+    curvature = np.zeros((draws, count, count))
+    curvature[:, first, second] = (found[..., 0] / scale)[:, : len(first)]
+    curvature = curvature + np.swapaxes(curvature, 1, 2)
     values, vectors = np.linalg.eigh(curvature)
-    flattest = max(FLATTEST * float(values.max()), 1e-6)
-    return (vectors * np.maximum(values, flattest)) @ vectors.T, noise
+    flattest = np.maximum(FLATTEST * values.max(axis=1, keepdims=True), 1e-6)
+    positive = vectors * np.maximum(values, flattest)[:, None] @ np.swapaxes(vectors, 1, 2)
+    return positive, noise
 
 
 def _center(columns: Array, levels: NDArray[np.int64], weights: Array) -> Array:
-    """Return `columns` without their weighted means at each size, which are those of the best loss."""
-    centered = columns.astype(float).copy()
-    for level in np.unique(levels):
-        own = levels == level
-        centered[own] -= np.average(columns[own], axis=0, weights=weights[own])
-    return centered
+    """Return `columns`, (draws, runs, n), without their weighted means at each size."""
+    member = np.eye(levels.max() + 1)[levels]  # (runs, sizes)
+    shares = weights[..., None] * member
+    shares = shares / shares.sum(axis=1, keepdims=True)
+    means = np.swapaxes(shares, 1, 2) @ columns
+    return np.asarray(columns - means[:, levels])
