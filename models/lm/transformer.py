@@ -6,15 +6,17 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 SYMBOLS = 256
+BASE_HEAD = 32  # width of a head whose scores muP divides by its root, as without muP
 BASE = 10_000.0  # base of the wavelengths of rotary positions (Su et al. 2021, arXiv:2104.09864)
 
 
 class Attention(nn.Module):
     """Causal attention over earlier positions."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
         super().__init__()
         self.heads = heads
+        self.scale = scale  # of the scores. None: the inverse root of the head's width
         self.inputs = nn.Linear(width, 3 * width, bias=False)
         self.output = nn.Linear(width, width, bias=False)
 
@@ -25,7 +27,7 @@ class Attention(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         rotation = rotation.to(query.dtype)
         mixed = functional.scaled_dot_product_attention(
-            _rotate(query, rotation), _rotate(key, rotation), value, is_causal=True
+            _rotate(query, rotation), _rotate(key, rotation), value, is_causal=True, scale=self.scale
         )
         result: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, steps, width))
         return result
@@ -49,10 +51,10 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to the residual stream."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
         super().__init__()
         self.before_attention = nn.RMSNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, scale)
         self.before_feed_forward = nn.RMSNorm(width)
         self.feed_forward = FeedForward(width)
 
@@ -70,19 +72,30 @@ class Transformer(nn.Module):
         depth: The number of blocks.
         heads: The number of attention heads.
         recompute: Store only the input of each block, and recompute the block in backward.
+        base_width: The width from which muP scales (Yang et al. 2022, arXiv:2203.03466, table 8): the embedding begins
+            with the entries of that width, the logits are divided by the growth, and the scores of a head by its width
+            instead of the root of it. None: the standard parametrization.
     """
 
-    def __init__(self, width: int, depth: int, heads: int, recompute: bool = False) -> None:
+    def __init__(
+        self, width: int, depth: int, heads: int, recompute: bool = False, base_width: int | None = None
+    ) -> None:
         super().__init__()
+        growth = width / base_width if base_width else 1.0
+        self.output_scale = 1 / growth
         self.head_width = width // heads
         self.recompute = recompute
         self.embedding = nn.Embedding(SYMBOLS, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        scale = BASE_HEAD**0.5 / self.head_width if base_width else None
+        self.blocks = nn.ModuleList(Block(width, heads, scale) for _ in range(depth))
         self.norm = nn.RMSNorm(width)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 std = parameter.shape[1] ** -0.5
                 nn.init.normal_(parameter, std=std * (2 * depth) ** -0.5 if name.endswith("output.weight") else std)
+        if growth != 1:
+            with torch.no_grad():
+                self.embedding.weight.mul_(growth**0.5)
 
     def forward(self, symbols: Tensor) -> Tensor:
         """Map bytes, (B, T), to logits, (B, T, 256)."""
@@ -90,7 +103,7 @@ class Transformer(nn.Module):
         rotation = _compute_rotation(symbols.shape[1], self.head_width, x.device)
         for block in self.blocks:
             x = checkpoint(block, x, rotation, use_reentrant=False) if self.recompute else block(x, rotation)
-        return functional.linear(self.norm(x), self.embedding.weight)
+        return functional.linear(self.norm(x) * self.output_scale, self.embedding.weight)
 
 
 def count_flops(model: Transformer, steps: int) -> float:

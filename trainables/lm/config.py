@@ -21,6 +21,9 @@ class LmConfig(TaskConfig):
     )
     optimizer: Literal["adamw", "muon"] = Field("muon", description="of the matrices of blocks")
     width: PositiveInt = Field(96, description="of the residual stream")
+    base_width: PositiveInt | None = Field(
+        None, description="width from which muP scales the rates, so that the best ones stay; none: no muP"
+    )
     depth: PositiveInt = Field(2, description="blocks")
     heads: PositiveInt = Field(3, description="of the attention")
     data: str = Field("text", description="text, a file, or a folder with a .txt file or a subfolder for each domain")

@@ -62,7 +62,7 @@ class LmTask(Task[LmConfig]):
         name = config.data if config.data == data.TEXT else Path(config.data).name
         self.dataset(name, digest=self.corpus.digest, source=config.data)
         self.dataset(name, digest=self.corpus.digest, source=config.data, use="evaluation")
-        self.model = Transformer(config.width, config.depth, config.heads, config.recompute)
+        self.model = Transformer(config.width, config.depth, config.heads, config.recompute, config.base_width)
         self.flops = count_flops(self.model, config.length)
         if config.compiled:
             for block in self.model.blocks:
@@ -88,13 +88,14 @@ class LmTask(Task[LmConfig]):
         muon = functools.partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw")
         adamw = functools.partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True)
         create: Any = muon if config.optimizer == "muon" else adamw
-        self.optimizers = {
-            "matrices": create(matrices, lr=config.lr, weight_decay=config.weight_decay),
+        factor = scale_matrix_lr(config)
+        self.optimizers = {  # the decay of an update is the product of both, which does not depend on the width
+            "matrices": create(matrices, lr=config.lr * factor, weight_decay=config.weight_decay / factor),
             "embedding": adamw(others, lr=config.embedding_lr, weight_decay=0.0),
         }
         updates = config.total_updates(self.context.micro_batches(config.samples, config.batch_size))
-        factor = functools.partial(warmup_cosine, updates=updates, warmup=config.warmup)
-        self.schedulers = [LambdaLR(optimizer, factor) for optimizer in self.optimizers.values()]
+        schedule = functools.partial(warmup_cosine, updates=updates, warmup=config.warmup)
+        self.schedulers = [LambdaLR(optimizer, schedule) for optimizer in self.optimizers.values()]
 
     def train_batches(self, epoch: int) -> Iterator[Tensor]:
         """Yield bytes (B, T + 1), of which each is the target of the byte before it."""
@@ -147,6 +148,17 @@ class LmTask(Task[LmConfig]):
         logits = self.model(batch[:, :-1]).float()
         normalizers = logits.logsumexp(-1)
         return normalizers - logits.gather(-1, batch[:, 1:, None].long())[..., 0], normalizers
+
+
+def scale_matrix_lr(config: LmConfig) -> float:
+    """Return the factor of muP for the learning rate of the matrices of blocks, 1 without muP.
+
+    A step should change each layer's output by the same amount at each width. An entry of AdamW's step has the size of
+    the learning rate, and all entries may add up, so that the rate falls with the width. Muon's steps are orthogonal,
+    and `match_rms_adamw` multiplies them by the root of the width.
+    """
+    growth = config.width / (config.base_width or config.width)
+    return float(growth ** (-0.5 if config.optimizer == "muon" else -1.0))
 
 
 def get_peak(device: torch.device, precision: Precision) -> float | None:
