@@ -16,6 +16,7 @@ from searchlight.trainables.preflight.checks.gradients import MissingGradients
 from searchlight.trainables.preflight.checks.losses import LossCalls, LossEffects
 from searchlight.trainables.preflight.checks.structure import Structure
 from searchlight.trainables.preflight.checks.updates import Updates
+from searchlight.trainables.preflight.coordinates import check_coordinates
 from searchlight.trainables.preflight.cost import EpochCost, find_largest_batch, measure_cost
 from searchlight.trainables.preflight.findings import (
     PAGE,
@@ -64,6 +65,7 @@ class AuditRequest:
         is_quick: Whether only the quick part runs.
         wants_gpu: Whether trials get GPUs, although the audit may run without one.
         is_gpu_only: Whether only the check on a simulated GPU runs.
+        sizes: The config of each size, if only their activations are compared.
     """
 
     config: dict[str, Any]
@@ -75,6 +77,7 @@ class AuditRequest:
     is_quick: bool = False
     wants_gpu: bool = False
     is_gpu_only: bool = False
+    sizes: Sequence[tuple[float, dict[str, Any]]] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,9 @@ class Audit:
         if self.request.is_gpu_only:
             self._part("gpu", self._audit_gpu)
             return AuditResult(sort_findings(self.findings), seconds=self.seconds, device=PART)
+        if self.request.sizes:
+            self._part("sizes", lambda: check_coordinates(self.load, self.request.sizes, self.context))
+            return AuditResult(sort_findings(self.findings), seconds=self.seconds, device=str(self.context.device))
         self._watch_trial()
         self.reset()
         if not self.request.is_quick and not has_errors(self.findings):

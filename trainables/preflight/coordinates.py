@@ -1,0 +1,119 @@
+"""The coordinate check: whether activations keep their size over the sizes of a task after a few updates.
+
+In a parametrization whose best learning rate does not move with the width, such as muP, they do (Yang et al. 2022,
+arXiv:2203.03466, appendix D.1).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from searchlight.trainables.context import Context
+from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, describe_error, make_finding
+from searchlight.trainables.preflight.observation import UNLIMITED, find_tensors
+from searchlight.trainables.task import Task
+from searchlight.trainables.training.trainer import TrialTrainer
+
+UPDATES = 6
+SEEDS = 2
+STEEP = 0.2  # exponent of the activations over the size: 0.5 is the growth of a sum of independent terms
+MOST = 12  # modules in the findings
+
+Sizes = dict[str, float]  # by module: the root of the mean square of its outputs
+
+declare_kinds(
+    "Sizes",
+    Kind("grows-with-size", "warning", "Scale its initial weights, its learning rate or its output, e.g. as in muP."),
+    Kind("shrinks-with-size", "note", "Expected of an output layer in muP at the start; else scale it up."),
+    Kind("keeps-its-size", "note", "The best learning rate should hardly move with the size."),
+)
+
+
+def check_coordinates(
+    load: Callable[[], type[Task[Any]]], configs: Sequence[tuple[float, dict[str, Any]]], context: Context
+) -> list[Finding]:
+    """Train a few updates at each size. Return the modules whose activations grow or shrink with it, the worst first.
+
+    Args:
+        load: Returns the task's class.
+        configs: Each size, as a number such as the width, with its config. At least two sizes.
+        context: That of a trial.
+    """
+    measured: dict[float, Sizes] = {}
+    for size, values in configs:
+        try:
+            measured[size] = _measure_size(load, values, context)
+        except (Exception, SystemExit) as error:  # whatever the task raises at this size is what is to be told
+            return [make_finding("not-audited", f"size {size:g}", describe_error(error))]
+    modules = [name for name in next(iter(measured.values())) if all(name in own for own in measured.values())]
+    if not modules:
+        return [make_finding("not-audited", "sizes", "no module has outputs at all sizes")]
+    exponents = {name: _fit_exponent([(size, own[name]) for size, own in measured.items()]) for name in modules}
+    ends = min(measured), max(measured)
+    found: list[Finding] = []
+    for name in sorted(exponents, key=lambda name: -abs(exponents[name])):
+        if abs(exponents[name]) >= STEEP and len(found) < MOST:
+            change = " to ".join(f"{measured[end][name]:.3g}" for end in ends)
+            figure = f"{change} from size {ends[0]:g} to {ends[1]:g}, exponent {exponents[name]:.2f}"
+            kind = "grows-with-size" if exponents[name] > 0 else "shrinks-with-size"
+            found.append(make_finding(kind, name, figure))
+    if not any(finding.name == "grows-with-size" for finding in found):
+        steepest = max(exponents.values())
+        figure = f"after {UPDATES} updates, the largest exponent of {len(modules)} modules is {steepest:.2f}"
+        found.append(make_finding("keeps-its-size", "activations", figure))
+    return found
+
+
+def _fit_exponent(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of log(value) over log(size)."""
+    logs = [(math.log(size), math.log(max(value, 1e-30))) for size, value in points]
+    x, y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
+    return float(sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs))
+
+
+def _measure_size(load: Callable[[], type[Task[Any]]], values: dict[str, Any], context: Context) -> Sizes:
+    """Return the size of each module's outputs after UPDATES updates, the mean over SEEDS."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for seed in range(SEEDS):
+        task_class = load()
+        config = task_class.config_class().model_validate({**values, "seed": values.get("seed", 0) + seed})
+        config = config.model_copy(update={**UNLIMITED, "precision": "fp32"})
+        trainer = TrialTrainer(task_class(config, context.for_next_trial()))
+        try:
+            for name, size in _train(trainer).items():
+                sums[name] += size / SEEDS
+        finally:
+            trainer.close()
+    return dict(sums)
+
+
+def _train(trainer: TrialTrainer) -> Sizes:
+    """Return the size of each module's outputs in the last of UPDATES + 1 windows."""
+    squares: defaultdict[str, list[float]] = defaultdict(list)
+
+    def see(name: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            for tensor in find_tensors(outputs):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    squares[name].append(float(tensor.detach().float().square().mean()))
+
+    handles = [
+        part.register_forward_hook(partial(see, f"{key}.{name}" if name else key))
+        for key, module in trainer.task.modules.items()
+        for name, part in module.named_modules()
+    ]
+    try:
+        for window in range(1, UPDATES + 2):
+            squares.clear()
+            trainer.run_epoch(lambda window=window: trainer.windows >= window)  # type: ignore[misc]
+    finally:
+        for handle in handles:
+            with suppress(RuntimeError):
+                handle.remove()
+    return {name: math.sqrt(sum(each) / len(each)) for name, each in squares.items()}
