@@ -33,14 +33,16 @@ TOKENS = 2048  # of a sequence in Step Law
 CHINCHILLA = 20  # tokens per parameter at Marin's ratio of 1
 SHARE = 3  # sources cost at most this part of their target
 FEWEST = 3  # runs at a size that is used at all
+NOISE = 0.1  # percent of a loss: three times the spread between seeds of modded-nanoGPT's runs
 DIRECT = 40  # runs of the direct search at the target whose tenth is the budget
 STEP_LAW = {"lr": {"N": -0.713, "D": 0.307}, "batch": {"D": 0.571}}
 WIDTH = 1 / 3  # exponent of the width over parameters at a fixed shape
 SIDES = ("law", "law from Step Law", "unscaled", "muP", "Step Law", "random")
 ABOUT = (
     "excess: loss above the best recorded run of the target, in percent of it. share: of the cost of 40 runs at the "
-    "target. random: the mean of the best of as many runs at the target as the ladder costs. Intervals: 90 %, over "
-    "draws of the first runs."
+    "target. worse, better: the share of draws in which the law loses or gains more than 0.1 percent against unscaled. "
+    "median: over targets. random: the mean of the best of as many runs at the target as the ladder costs. Intervals: "
+    "90 %, over draws of the first runs."
 )
 
 
@@ -122,12 +124,12 @@ def climb(sources: Sequence[Cell], budget: float, exponents: Any, seed: int) -> 
             chosen = random.choice(len(cell.runs), count, replace=False).tolist()
         else:
             small = min((run for run in runs), key=lambda run: (run.size["N"] * run.size["D"], run.loss))
-            points = propose(law, cell.size, 4 * count, small.values)
+            points = [small.values, *propose(law, cell.size, 4 * count)]
             chosen = list(dict.fromkeys(cell.find_nearest(point) for point in points))[:count]
         for rate, batch, loss in cell.runs[chosen]:
             runs.append(SizedRun(cell.size, {"lr": float(rate), "batch": float(batch)}, float(loss)))
         cost += len(chosen) * cell.cost
-        law = fit_law(runs, parameters, exponents, draws=50)
+        law = fit_law(runs, parameters, exponents, draws=20)
     return runs, law, cost
 
 
@@ -157,7 +159,7 @@ def measure(target: Cell, sources: Sequence[Cell], budget_runs: float, seed: int
     ratio = target.parameters / small.size["N"]
     step_law = {
         "lr": 1.79 * target.parameters**-0.713 * target.tokens**0.307,
-        "batch": 0.58 * target.tokens**0.571 * TOKENS if False else 0.58 * target.tokens**0.571,
+        "batch": 0.58 * target.tokens**0.571,
     }
     settings = {
         "law": {name: each.value for name, each in law.predict(target.size).values.items()},
@@ -182,6 +184,11 @@ def expected_best(target: Cell, count: float) -> float:
 @cache
 def _describe(size: float) -> str:
     return f"{size / 1e9:.3g}B"
+
+
+def _format_row(row: dict[str, Any]) -> str:
+    shown = (f"{name} {value:.3g}" if isinstance(value, float) else str(value) for name, value in row.items())
+    return ", ".join(text for text in shown if " low " not in text and " high " not in text)
 
 
 def main() -> None:
@@ -209,15 +216,20 @@ def main() -> None:
                         values = [each[side] for each in found]
                         low, high = np.quantile(values, (0.05, 0.95))
                         row |= {side: float(np.mean(values)), f"{side} low": float(low), f"{side} high": float(high)}
+                    row["worse"] = float(np.mean([each["law"] > each["unscaled"] + NOISE for each in found]))
+                    row["better"] = float(np.mean([each["law"] < each["unscaled"] - NOISE for each in found]))
                     rows.append(row)
-                    print_progress(str({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if "low" not in k and "high" not in k}))
+                    print_progress(_format_row(row))
             for kind in ("steplaw", "marin", ""):
                 own = [row for row in rows[first:] if row["group"].startswith(kind)]
                 if own:
-                    mean = {side: float(np.mean([row[side] for row in own])) for side in (*SIDES, "share")}
-                    within = float(np.mean([row["law"] <= 0.5 for row in own]))
-                    summary.append({"part": part, "tables": kind or "all", "budget": budget, "targets": len(own), **mean, "within 0.5 %": within})
-                    print_progress(str({k: round(v, 3) if isinstance(v, float) else v for k, v in summary[-1].items()}))
+                    row = {"part": part, "tables": kind or "all", "budget": budget, "targets": len(own)}
+                    row |= {side: float(np.mean([each[side] for each in own])) for side in (*SIDES, "share")}
+                    row |= {f"{side} median": float(np.median([each[side] for each in own])) for side in SIDES}
+                    row |= {name: float(np.mean([each[name] for each in own])) for name in ("worse", "better")}
+                    row["within 0.5 %"] = float(np.mean([each["law"] <= 0.5 for each in own]))
+                    summary.append(row)
+                    print_progress(_format_row(row))
     if not rows:
         sys.exit(f"--problems-from must have tables of language models, but {given.problems_from} has none.")
     print_result({"summary": summary, "targets": rows}, {}, ABOUT)
