@@ -22,6 +22,7 @@ for _parameter in RESUMABLE:
     if isinstance(_parameter, click.Option) and _parameter.name != "storage" and _parameter.help:
         _parameter.help = re.sub(" Default: .*", " Default: as before.", _parameter.help)
 STORAGE = [parameter for parameter in RESUMABLE if parameter.name == "storage"]
+SIZES = [parameter for parameter in run.PARAMETERS if parameter.name == "sizes"]
 SET = [parameter for parameter in run.PARAMETERS if parameter.name == "set"]
 DEVICE = click.Option(
     ["--device"], type=click.Choice(["cuda"]), default="cuda", help="What to simulate. Default: cuda."
@@ -72,15 +73,18 @@ def resume(name: str, as_json: bool, **options: Any) -> None:
     run.resume_search(name, as_json, options)
 
 
-@searchlight.command("check", cls=Command, params=[*run.PARAMETERS[:2], DEVICE, *SET, run.JSON])
+@searchlight.command("check", cls=Command, params=[*run.PARAMETERS[:2], DEVICE, *SET, *SIZES, run.JSON])
 def check(task: str, more: tuple[str, ...], device: str, as_json: bool, **options: Any) -> None:
     """Check without a GPU whether TASK would run on one. Exit with code 1 if it would not.
+
+    With --sizes, e.g. width=64,128,256, show instead which layers grow with the size after a few updates.
 
     TASK and NAME=VALUE are those of the command run.
     """
     if not task:
         raise UsageError("task must be given, e.g. path/to/file.py:ClassName. See --help.")
-    run.check_device({"task": task, "set": (*options["set"], *more)}, as_json)
+    given = {"task": task, "set": (*options["set"], *more), "sizes": options["sizes"]}
+    run.check_device(given, as_json)
 
 
 @searchlight.command("list", cls=Command, params=[*STORAGE, run.JSON])

@@ -23,6 +23,7 @@ from searchlight.search.config import load_config
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
+from searchlight.search.formatting import join_words
 from searchlight.search.option import option_name, parse_duration
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters
 from searchlight.search.reporting.console.listing import print_plan, print_searches
@@ -32,6 +33,7 @@ from searchlight.trainables.registry import find_tasks
 if TYPE_CHECKING:
     from searchlight.search.analysis.result import SearchResult
     from searchlight.search.config import SearchConfig
+    from searchlight.search.experiment.ladder import LadderResult
 
 START = "Start"
 TRY_S = "60s"
@@ -132,9 +134,14 @@ def main(
         if dry_run or preflight or as_json:
             raise UsageError("--try-first must come without --dry-run, --preflight and --json: it prints metrics.")
         return try_command(given, try_first, Path(config) if config is not None else None)
-    from searchlight.search.experiment import runner  # imports the task's libraries
+    from searchlight.search.experiment import ladder, runner  # imports the task's libraries
 
     resolved = load_config(_select_given(given), Path(config) if config is not None else None)
+    if resolved.sizes:
+        if preflight or dry_run:
+            raise UsageError("--sizes must come without --dry-run and --preflight, which look at one size: --set it.")
+        ladder.run(resolved, show=partial(_print_ladder, location=resolved.path, as_json=as_json))
+        return
     if preflight:
         return audit_search(resolved, dry_run, as_json)
     if dry_run:
@@ -197,20 +204,27 @@ def audit_search(config: "SearchConfig", dry_run: bool, as_json: bool) -> None:
 
 
 def check_device(options: Mapping[str, Any], as_json: bool) -> None:
-    """Check the task of a search on a simulated GPU and print the findings. Exit with code 1 if one is an error."""
+    """Check the task of a search on a simulated GPU, or at several sizes, and print the findings.
+
+    Exit with code 1 if one is an error.
+    """
     from searchlight.search.experiment import runner
-    from searchlight.search.experiment.preflight import check_on_gpu
+    from searchlight.search.experiment.preflight import check_on_gpu, check_sizes
     from searchlight.search.experiment.task_files import find_source
     from searchlight.search.reporting.console.preflight import print_audit
     from searchlight.search.reporting.console.tables import SafeStream, create_report_console
 
     config = load_config(_select_given(options), None)
-    if find_source(config).task_class is None:  # a function, which needs an objective in a search, but not here
+    sizes, config = config.sizes, config.model_copy(update={"sizes": {}})
+    has_class = find_source(config).task_class is not None
+    if sizes and not has_class:
+        raise UsageError("--sizes must come with a task class: the modules of a function or a program are not known.")
+    if not has_class:  # a function, which needs an objective in a search, but not here
         config = config.model_copy(update={"objective": ("metric:min",), "once": True})
     plan = runner.plan(config)
     if plan.command is not None:
         raise UsageError("task must be a class or a function of Ray Train: check cannot look into a program.")
-    audit = check_on_gpu(plan)
+    audit = check_sizes(plan, sizes) if sizes else check_on_gpu(plan)
     if as_json:
         print(json.dumps(audit), file=SafeStream(sys.stdout))
     else:
@@ -222,11 +236,34 @@ def check_device(options: Mapping[str, Any], as_json: bool) -> None:
 def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     """Resume the search `name` with overridden options and print its result."""
     given = _select_given(options)
-    from searchlight.search.experiment import runner  # imports the task's libraries
+    from searchlight.search.experiment import ladder, runner  # imports the task's libraries
 
     location = parse_storage(given.pop("storage", None) or "runs") / name
+    if ladder.is_ladder(location):
+        if given:
+            names = join_words([option_name(key) for key in given])
+            raise UsageError(f"--resume must come without {names}, because {name} has several searches.")
+        ladder.resume(location, show=partial(_print_ladder, location=location, as_json=as_json))
+        return
     show = partial(_print_result, location=location, quiet=options["quiet"], as_json=as_json)
     runner.resume(name, location.parent, given, show=show)
+
+
+def _print_ladder(result: "LadderResult", location: StoragePath, as_json: bool) -> None:
+    """Print the result of searches at several sizes. Exit with code 1 if they show no law."""
+    from searchlight.search.experiment.ladder import PAGE
+    from searchlight.search.formatting import resume_command
+    from searchlight.search.reporting.console.ladder import print_ladder
+    from searchlight.search.reporting.console.tables import SafeStream, create_report_console
+
+    if as_json:
+        print(json.dumps(result.as_json()), file=SafeStream(sys.stdout))
+    else:
+        print_ladder(create_report_console(), result.ladder, result.left_out, result.stopped, location / PAGE)
+    if result.is_interrupted:
+        print(f"resume: {resume_command(location)}", file=SafeStream(sys.stderr))
+    if result.ladder.law is None:
+        raise click.exceptions.Exit(1)
 
 
 def _print_result(result: "SearchResult", location: StoragePath, quiet: bool, as_json: bool) -> None:

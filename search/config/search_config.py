@@ -13,6 +13,7 @@ from searchlight.search.formatting import join_words
 from searchlight.search.option import REPLACED, list_options, option, option_name
 from searchlight.search.samplers.factory import SAMPLERS
 from searchlight.search.samplers.options import SamplerOptions
+from searchlight.search.scaling.options import ScalingOptions
 from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.function_config import check_parameter_names
 from searchlight.search.space.options import SpaceOptions
@@ -27,6 +28,7 @@ GROUPS = (  # the headings of --help, in order
     "Scheduler",
     "Sampler",
     "Search space and objective",
+    "Sizes",
     "Storage and tracking",
     "Output",
     "Advanced",
@@ -52,6 +54,7 @@ class SearchConfig(
     ResourceOptions,
     SpaceOptions,
     SamplerOptions,
+    ScalingOptions,
     SchedulerOptions,
     BudgetOptions,
     CommandOptions,

@@ -159,6 +159,8 @@ def plan(config: SearchConfig) -> SearchPlan:
     search_plan = build_plan(config, source, space)
     if search_plan.command:
         notes += describe_choices(search_plan.command, config.scheduler)
+    if config.defaults:
+        notes += (f"the defaults of this search are {', '.join(f'{n}={v}' for n, v in config.defaults.items())}",)
     search_plan = replace(search_plan, notes=notes)
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
@@ -200,7 +202,10 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
     Raises:
         UsageError: The options contradict each other, or this machine or cluster cannot run the search.
     """
+    if config.sizes:
+        raise UsageError("--sizes must be run with searchlight.search.experiment.ladder.run: it is several searches.")
     _, objectives = _parse_config_and_objectives(config, source)
+    space = space.with_defaults(config.defaults)
     names = {parameter.name for parameter in space.parameters}
     if "epochs" in names and config.scheduler != "none" and config.fidelity == "epochs":
         raise UsageError("--search epochs must come with --scheduler none: the scheduler decides the number of epochs.")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import platform
 import tempfile
@@ -16,11 +17,12 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import ValidationError
 
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
-from searchlight.search.errors import UsageError
+from searchlight.search.errors import UsageError, format_validation_errors
 from searchlight.search.execution.cluster.local_machine import count_available_cpus, get_device, uses_existing_cluster
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
+from searchlight.search.scaling.options import convert_whole, get_measures
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version
@@ -67,6 +69,24 @@ def check_on_gpu(plan: SearchPlan) -> Audit:
     request = replace(build_request(plan.space, plan.config.workers), is_gpu_only=True, wants_gpu=True)
     keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0}
     keywords["is_function"] = plan.source.task_class is None
+    return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)
+
+
+def check_sizes(plan: SearchPlan, sizes: Mapping[str, Mapping[str, float]]) -> Audit:
+    """Compare the activations of a task at several sizes after a few updates. Return an AuditResult as JSON.
+
+    Raises:
+        UsageError: The task refuses a size, or the audit did not end in time.
+    """
+    configs = []
+    for size in map(get_measures, sizes.values()):
+        try:
+            config = plan.space.build_config({**plan.space.get_defaults(), **convert_whole(size)})
+        except ValidationError as error:
+            raise UsageError(*format_validation_errors(error, "--sizes ")) from error
+        configs.append((math.prod(size.values()) ** (1 / len(size)), config.model_dump(mode="json")))
+    request = replace(build_request(plan.space, 1, is_quick=True), sizes=configs)
+    keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
     return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)
 
 

@@ -44,6 +44,9 @@ class SpaceOptions(Options):
         "Try these values right after the task's defaults, before the sampler proposes any.",
         alias="try",
     )
+    defaults: dict[str, Any] = option(
+        "Only in a YAML file", {}, "", "Values of searched parameters that stand for the task's defaults."
+    )
     trust: dict[str, Trust] = _space(
         {},
         "NAME=LEVEL",

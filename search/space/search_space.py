@@ -1,7 +1,7 @@
 """The search space: declared by a task's config, and overridden by the user."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -101,6 +101,26 @@ class Space:
     def get_defaults(self) -> dict[str, Any]:
         """Return the point of the task's defaults."""
         return self.parse_point({})
+
+    def with_defaults(self, values: Mapping[str, Any]) -> "Space":
+        """Return the space with other defaults of searched parameters.
+
+        Raises:
+            UsageError: A value is no searched one.
+        """
+        searched = {parameter.name: parameter for parameter in self.parameters}
+        parsed = {name: self.value_parser(name)(value) for name, value in values.items() if name in searched}
+        problems = [
+            f"defaults must be of searched parameters, but got {name}." for name in sorted({*values} - {*parsed})
+        ]
+        problems += [
+            f"defaults must have {name} in {searched[name]}, but got {value}."
+            for name, value in parsed.items()
+            if not searched[name].contains(value)
+        ]
+        if problems:
+            raise UsageError(*problems)
+        return replace(self, fixed={**self.fixed, **parsed})
 
     def value_parser(self, name: str) -> Callable[[Any], Any]:
         """Return a function that parses a value of parameter `name`. It raises UsageError for invalid values."""

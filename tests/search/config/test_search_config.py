@@ -234,7 +234,12 @@ def test_warm_start_takes_names_folders_and_experiments(tmp_path, monkeypatch):
 def test_every_key_but_the_tracking_uri_is_an_option():
     keys = {field.alias or name for name, field in SearchConfig.model_fields.items()}
     only_flags = {"more", "config", "resume", "dry_run", "try_first", "preflight", "list_", "as_json"}
-    assert {parameter.name for parameter in main.params} - only_flags == keys - {"tracking_uri", "command", "folder"}
+    assert {parameter.name for parameter in main.params} - only_flags == keys - {
+        "tracking_uri",
+        "command",
+        "folder",
+        "defaults",
+    }
 
 
 def test_each_option_reaches_the_config_by_its_key():
@@ -242,7 +247,7 @@ def test_each_option_reaches_the_config_by_its_key():
     words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
     given = main.make_context("run.py", words).params
     repeatable = {"constraint", "metric", "objective", "patch", "resources", "search", "set", "to", "trust", "try"}
-    repeatable.add("warm_start")
+    repeatable |= {"warm_start", "sizes", "target", "exponent"}
     for option in options:
         text = "a=b" if option.metavar else True
         assert given[option.key] == ((text,) if option.key in repeatable else text)
@@ -274,7 +279,7 @@ def test_help_groups_options_within_80_columns():
     groups = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert groups == [
         "Start:", "Command:", "Budget:", "Resources:", "Scheduler:", "Sampler:", "Search space and objective:",
-        "Storage and tracking:", "Output:", "Advanced:", "Options:",
+        "Sizes:", "Storage and tracking:", "Output:", "Advanced:", "Options:",
     ]  # fmt: skip
     assert all(f"  {option.name}" in text for option in OPTIONS if option.is_on_command_line)
     assert max(map(len, text.splitlines())) <= 80

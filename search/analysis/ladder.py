@@ -1,0 +1,267 @@
+"""What searches at several sizes show together: the law of the best values, and what to try at the next size."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
+
+from searchlight.search.analysis.best_trials import find_incumbent
+from searchlight.search.analysis.confirmation import Confirmation
+from searchlight.search.analysis.confirmed_best import confirm
+from searchlight.search.formatting import format_change, format_value
+from searchlight.search.scaling.law import Forecast, ScaledParameter, ScalingLaw, SizedRun, describe_size, fit_law
+from searchlight.search.scaling.options import Size
+from searchlight.search.scaling.proposals import propose
+from searchlight.search.study.record import SearchRecord
+from searchlight.search.study.trial import get_best_value, get_outcome, gpu_seconds_used
+
+FEWEST = 3  # trials at a size: the predicted setting, the unscaled one, and a neighbor
+STEEPEST = 2.0  # exponent of the cost over the product of the sizes, until two sizes show it
+
+
+@dataclass(frozen=True)
+class SizedSearch:
+    """The search at one size."""
+
+    name: str
+    size: Size
+    record: SearchRecord
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The best trial, or None if no trial has a result."""
+        return find_incumbent(self.record.trials, self.record.objective)
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What all trials and confirming runs took together."""
+        return sum(map(gpu_seconds_used, self.record.all_trials))
+
+    @property
+    def gpu_seconds_of_trial(self) -> float | None:
+        """The median of the complete trials, or None without one."""
+        costs = [gpu_seconds_used(trial) for trial in self.record.trials if get_outcome(trial) == "completed"]
+        return statistics.median(costs) if costs else None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the largest size shows about the law of the smaller ones.
+
+    Attributes:
+        search: The search at the largest size.
+        unscaled_at: The smallest size, whose best setting was tried unchanged.
+        predicted: The value of the setting that the law of the smaller sizes predicted.
+        unscaled: The value of the best setting of the smallest size. None: it diverged or failed.
+        best: The best value at the largest size.
+        confirmation: The runs of these settings under new seeds, whose defaults are the unscaled setting.
+    """
+
+    search: SizedSearch
+    unscaled_at: str
+    predicted: float
+    unscaled: float | None
+    best: float
+    confirmation: Confirmation | None
+
+    @property
+    def statement(self) -> str:
+        """What the largest size shows, as a sentence."""
+        metric, at = self.search.record.objective.metric, describe_size(self.search.size)
+        text = f"at {at}, the setting that the law of the smaller sizes predicts has {metric} "
+        text += format_value(self.predicted)
+        if self.unscaled is None:
+            text += f"; the best one of {self.unscaled_at}, unchanged, has no result"
+        else:
+            word = "loses" if self.search.record.objective.is_better(self.predicted, self.unscaled) else "gains"
+            change = format_change(self.unscaled, self.predicted)
+            text += f"; the best one of {self.unscaled_at}, unchanged, has {format_value(self.unscaled)}: "
+            text += f"it {word} {change}" if self.unscaled != self.predicted else "the same"
+        text += f". The best of {len(self.search.record.trials)} trials has {format_value(self.best)}"
+        if self.confirmation is not None:
+            unchanged = f"the unchanged setting of {self.unscaled_at}"
+            text += f". Under new seeds: {self.confirmation.statement.replace('the defaults', unchanged)}"
+        return text
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The searches at the sizes so far, from small to large, and the size that they are for.
+
+    Attributes:
+        exponents: The starting law, by parameter and size.
+    """
+
+    searches: Sequence[SizedSearch]
+    target: Size
+    exponents: Mapping[str, Mapping[str, float]]
+
+    @cached_property
+    def parameters(self) -> list[ScaledParameter]:
+        """The searched parameters that are numbers. Each trial has them."""
+        trials = [trial for search in self.searches for trial in search.record.trials if trial.distributions]
+        if not trials:
+            return []
+        common = {name for name in trials[0].distributions if all(name in trial.params for trial in trials)}
+        found = []
+        for name, distribution in trials[0].distributions.items():
+            if name in common and isinstance(distribution, FloatDistribution | IntDistribution):
+                found.append(ScaledParameter(name, distribution.low, distribution.high, distribution.log))
+        return found
+
+    @cached_property
+    def runs(self) -> list[SizedRun]:
+        """The complete trials, and those that diverged."""
+        return [run for search in self.searches for run in _collect_runs(search, self.parameters)]
+
+    @cached_property
+    def law(self) -> ScalingLaw | None:
+        """The law of all sizes so far, or None if there is no parameter or no run to fit it to."""
+        if not self.parameters or not any(math.isfinite(run.loss) for run in self.runs):
+            return None
+        return fit_law(self.runs, self.parameters, self.exponents)
+
+    @cached_property
+    def forecast(self) -> Forecast | None:
+        """The setting for the target, or None without a law."""
+        return self.law.predict(self.target) if self.law else None
+
+    @cached_property
+    def proof(self) -> Proof | None:
+        """What the largest size shows, or None with one size, or if the predicted setting has no result there."""
+        if len(self.searches) < 2:
+            return None
+        search, unscaled_at = self.searches[-1], self.searches[0].name
+        record = search.record
+        points = record.about.get("first", ())
+        predicted = _find_value(record, points[1]) if len(points) > 1 else None
+        if predicted is None or search.best is None:
+            return None
+        best, unscaled = get_best_value(search.best, record.objective), _find_value(record, points[0])
+        confirmations = confirm(record)
+        confirmation = confirmations[0] if len(confirmations) == 1 else None
+        return Proof(search, unscaled_at, predicted, unscaled, best, confirmation)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the sizes, the law, the setting for the target, and the proof as plain values."""
+        sizes = [
+            {
+                "name": search.name,
+                "size": search.size,
+                "search": search.record.name,
+                "trials": len(search.record.trials),
+                "gpu_seconds": search.gpu_seconds,
+                "best": dict(search.best.params) if search.best is not None else None,
+                "value": get_best_value(search.best, search.record.objective) if search.best is not None else None,
+            }
+            for search in self.searches
+        ]
+        found: dict[str, Any] = {"sizes": sizes, "target": self.target}
+        if self.law is not None and self.forecast is not None:
+            found["law"] = {
+                name: {"moves": self.law.trends[name], "exponents": {size: asdict(each) for size, each in own.items()}}
+                for name, own in self.law.exponents.items()
+            }
+            found["values"] = {name: asdict(each) for name, each in self.forecast.values.items()}
+            found["fixed"] = self.choices
+            found["warnings"] = list(self.forecast.warnings)
+        if self.proof is not None:
+            found["proof"] = self.proof.statement
+        return found
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The values of parameters that are no numbers, from the best trial of the largest size."""
+        best = next((search.best for search in reversed(self.searches) if search.best is not None), None)
+        names = {parameter.name for parameter in self.parameters}
+        return {name: value for name, value in best.params.items() if name not in names} if best is not None else {}
+
+    def before(self, index: int) -> "Ladder":
+        """Return what was known before the search of that index."""
+        return Ladder(self.searches[:index], self.target, self.exponents)
+
+    @property
+    def unscaled(self) -> dict[str, Any]:
+        """The best values of the smallest size that has any, searched parameters alone."""
+        best = next((search.best for search in self.searches if search.best is not None), None)
+        return dict(best.params) if best is not None else {}
+
+    def build_points(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
+        """Return at most `count` points for `size` beside the unscaled one: the predicted one, then its neighbors.
+
+        Parameters that are no numbers have the best values of the largest size so far.
+        """
+        largest = next((search.best for search in reversed(self.searches) if search.best is not None), None)
+        if self.law is None or largest is None:
+            return []
+        points: list[dict[str, Any]] = []
+        for values in propose(self.law, size, count + 1):
+            point = largest.params | {name: snap(largest.distributions[name], each) for name, each in values.items()}
+            if point not in points and point != self.unscaled:
+                points.append(point)
+        return points[:count]
+
+    def estimate_cost(self, size: Mapping[str, float]) -> float | None:
+        """Return the expected GPU-seconds of a trial at `size` from those of the sizes so far, or None if unknown.
+
+        Two sizes show how steeply the cost grows. Before, it is assumed to grow with the square of the size.
+        """
+        known = [
+            (math.log(math.prod(search.size.values())), math.log(max(cost, 1e-3)))
+            for search in self.searches
+            if (cost := search.gpu_seconds_of_trial) is not None
+        ]
+        if not known:
+            return None
+        last, steepness = known[-1], STEEPEST
+        if len(known) > 1:
+            steepness = max(0.0, (last[1] - known[-2][1]) / (last[0] - known[-2][0]))
+        return math.exp(last[1] + steepness * (math.log(math.prod(size.values())) - last[0]))
+
+    def count_trials(self, size: Mapping[str, float], first: int, seconds_left: float, sizes_left: int) -> int:
+        """Return the number of trials at `size`: half as many as at the size before, as far as they are affordable.
+
+        Args:
+            first: The number of trials at the smallest size.
+            seconds_left: The rest of the budget in GPU-seconds, or infinity.
+            sizes_left: The number of sizes to come, with this one. A half of the rest is kept for later ones.
+        """
+        level = len(self.searches)
+        wanted = max(min(2 * len(self.parameters) + 2, first), int(first / 2**level), FEWEST)
+        cost = self.estimate_cost(size)
+        if math.isinf(seconds_left) or not cost:
+            return wanted
+        share = seconds_left if sizes_left == 1 else seconds_left / 2
+        return int(min(wanted, share // cost))
+
+
+def snap(distribution: BaseDistribution, value: float) -> Any:
+    """Return the value of `distribution` that is nearest to `value`."""
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    value = min(max(value, float(distribution.low)), float(distribution.high))
+    if distribution.step is not None:
+        value = distribution.low + round((value - distribution.low) / distribution.step) * float(distribution.step)
+    return round(value) if isinstance(distribution, IntDistribution) else float(value)
+
+
+def _find_value(record: SearchRecord, point: Mapping[str, Any]) -> float | None:
+    """Return the value of the complete trial of `point`, or None without one."""
+    trial = next((trial for trial in record.trials if trial.params == point), None)
+    has_result = trial is not None and get_outcome(trial) == "completed"
+    return get_best_value(trial, record.objective) if has_result and trial is not None else None
+
+
+def _collect_runs(search: SizedSearch, parameters: Sequence[ScaledParameter]) -> list[SizedRun]:
+    runs, objective = [], search.record.objective
+    for trial in search.record.trials:
+        outcome = get_outcome(trial)
+        if outcome == "completed" or outcome == "diverged":
+            loss = objective.loss(get_best_value(trial, objective)) if outcome == "completed" else math.inf
+            values = {parameter.name: float(trial.params[parameter.name]) for parameter in parameters}
+            runs.append(SizedRun(search.size, values, loss))
+    return runs

@@ -1,0 +1,212 @@
+"""Searches at several sizes, one after the other, for the parameters of a large one."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from searchlight.search.analysis.ladder import FEWEST, Ladder, SizedSearch
+from searchlight.search.analysis.result import SearchResult
+from searchlight.search.config import SearchConfig
+from searchlight.search.config.loading import load_config, resolve_config, to_yaml
+from searchlight.search.errors import UsageError
+from searchlight.search.experiment import runner
+from searchlight.search.experiment.plan import build_space
+from searchlight.search.experiment.task_files import resolve_task
+from searchlight.search.folder.locations import check_location
+from searchlight.search.formatting import SCHEMA, format_duration, pluralize
+from searchlight.search.option import read_yaml
+from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.scaling.law import describe_size
+from searchlight.search.scaling.options import RESOURCES, Size, convert_whole, get_measures
+from searchlight.trainables.filesystem.atomic_file import write_atomic
+from searchlight.trainables.filesystem.paths import StoragePath, may_exist
+
+FILE, PAGE, RESULT = "ladder.yaml", "ladder.html", "ladder.json"
+HOUR = 3600.0
+INTERRUPTIONS = ("interrupted", "time budget")
+
+
+@dataclass(frozen=True)
+class LadderResult:
+    """The result of searches at several sizes.
+
+    Attributes:
+        results: The result of each search, from small to large.
+        left_out: The sizes that the budget did not allow.
+        stopped: Why the ladder ended early, or "".
+    """
+
+    name: str
+    ladder: Ladder
+    results: list[SearchResult] = field(repr=False)
+    left_out: list[str]
+    stopped: str
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user or the time budget ended it, so that it can be resumed."""
+        return self.stopped in INTERRUPTIONS
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `--json` prints, and that is stored."""
+        return {"schema": SCHEMA, "name": self.name, **self.ladder.as_json(), "left_out": self.left_out} | {
+            "stopped": self.stopped or None
+        }
+
+
+def run(
+    config: SearchConfig, console: Console | None = None, show: Callable[[LadderResult], None] = lambda result: None
+) -> LadderResult:
+    """Search at each of `config.sizes`, and return the law of the best values and the setting for the target.
+
+    Raises:
+        UsageError: The searches cannot run as configured. Nothing was started.
+    """
+    config = resolve_config(config)
+    check_location(config.storage, config.name)
+    config = _check(config)
+    config.path.mkdir(parents=True, exist_ok=True)
+    # `to_yaml` leaves out the name, which is that of the folder.
+    write_atomic(config.path / FILE, to_yaml(config))
+    return _climb(config, console, show)
+
+
+def resume(
+    location: StoragePath, console: Console | None = None, show: Callable[[LadderResult], None] = lambda result: None
+) -> LadderResult:
+    """Go on with the searches of the ladder in the folder `location`, those that ended left as they are.
+
+    Raises:
+        UsageError: They cannot be resumed.
+    """
+    values = read_yaml((location / FILE).read_text(encoding="utf-8"))
+    given = {**values, "name": location.name, "storage": location.parent}
+    return _climb(load_config(given), console, show)
+
+
+def is_ladder(location: StoragePath) -> bool:
+    """Return whether the folder `location` has searches at several sizes."""
+    return may_exist(location / FILE, in_bucket=False)
+
+
+def _check(config: SearchConfig) -> SearchConfig:
+    """Return the config with its task resolved, once each size was seen to be one that the task takes.
+
+    Raises:
+        UsageError: The task refuses a size, it is searched, or a name is taken.
+    """
+    if not config.sizes:
+        raise UsageError("--sizes must be given, e.g. --sizes width=64,128,256.")
+    if config.local_path != config.path:
+        raise UsageError(f"--sizes must come with a --storage on a disk, but got {config.storage}.")
+    if config.once or config.scheduler_class.makes_copies or config.warm_start:
+        raise UsageError("--sizes must come without --once, --warm-start and a scheduler that copies trials.")
+    config, source = resolve_task(config)
+    sizes = {**config.sizes, **({"target": config.target} if config.target else {})}
+    problems: list[str] = []
+    for name, size in sizes.items():
+        child = _build_config(config, name, size)
+        if name in config.sizes:
+            check_location(child.storage, child.name)
+        try:
+            if not build_space(child, source).parameters:
+                raise UsageError("a parameter must be searched, but all are fixed.")
+        except UsageError as error:
+            problems += [f"at size {name}: {problem}" for problem in error.problems]
+    if problems:
+        raise UsageError(*problems)
+    return config
+
+
+def _build_config(config: SearchConfig, name: str, size: Mapping[str, float], **more: Any) -> SearchConfig:
+    """Return the config of the search at one size, with `more` options."""
+    whole = convert_whole(size)
+    resources = {key: value for key, value in whole.items() if key in RESOURCES}
+    fixed = {key: value for key, value in whole.items() if key not in RESOURCES}
+    scheduler = {} if "scheduler" in config.model_fields_set else {"scheduler": "none"}
+    update = {"name": f"{config.name}-{name}", "sizes": {}, "target": {}, "exponent": {}, **resources, **scheduler}
+    return config.model_copy(update={**update, "set": {**config.set, **fixed}, **more})
+
+
+class _Climber:
+    """Runs the searches of a ladder, each with what those before it have shown."""
+
+    def __init__(self, config: SearchConfig, console: Console) -> None:
+        self.config, self.console = config, console
+        self.target = get_measures(config.target or [*config.sizes.values()][-1])
+        self.ladder = Ladder((), self.target, config.exponents)
+        self.results: list[SearchResult] = []
+        self.left_out: list[str] = []
+        self.stopped = ""
+        self._start = time.monotonic()
+
+    def climb(self) -> None:
+        """Search at each size that the budget allows, until the user or the time ends it."""
+        for index, (name, size) in enumerate(self.config.sizes.items()):
+            if self.stopped:
+                self.left_out.append(name)
+                continue
+            self._climb_to(index, name, size)
+
+    def _climb_to(self, index: int, name: str, size: Size) -> None:
+        config, measures, sizes_left = self.config, get_measures(size), len(self.config.sizes) - index
+        child = _build_config(config, name, size)
+        if (child.path / "search.yaml").exists():
+            return self._record(name, measures, runner.resume(child.name, child.storage, console=self.console))
+        spent = sum(search.gpu_seconds for search in self.ladder.searches)
+        seconds_left = math.inf if config.gpu_hours is None else config.gpu_hours * HOUR - spent
+        options: dict[str, Any] = {"confirm": config.confirm if sizes_left == 1 else 0}
+        if math.isfinite(seconds_left):
+            options["gpu_hours"] = max(seconds_left, 1.0) / HOUR
+        if config.time_budget is not None:
+            options["time_budget"] = max(1.0, config.time_budget - (time.monotonic() - self._start))
+        if index:
+            first = len(self.ladder.searches[0].record.trials)
+            count = self.ladder.count_trials(measures, first, seconds_left, sizes_left)
+            points = self.ladder.build_points(measures, count - 1)
+            if count < FEWEST or not points:
+                self.stopped = f"the budget allows no {FEWEST} trials at {name}" if points else "no trial has a result"
+                self.left_out.append(name)
+                return None
+            options |= {"trials": 1 + len(points), "try_": points, "defaults": self.ladder.unscaled}
+        self._say(f"size {describe_size(measures)}: {pluralize(options.get('trials', config.trials), 'trial')}")
+        result = runner.run(_build_config(config, name, size, **options), self.console)
+        return self._record(name, measures, result)
+
+    def _record(self, name: str, size: Size, result: SearchResult) -> None:
+        self.results.append(result)
+        search = SizedSearch(name, size, result.searched)
+        self.ladder = Ladder((*self.ladder.searches, search), self.target, self.config.exponents)
+        if reasons := [each for each in INTERRUPTIONS if each in result.stopped]:
+            self.stopped = reasons[0]
+        elif result.best is None:
+            self.stopped = f"no trial at {name} has a result"
+        if search.best is not None:
+            self._say(f"size {name} took {format_duration(search.gpu_seconds)} of all workers")
+
+    def _say(self, line: str) -> None:
+        if not self.config.quiet:
+            self.console.print(line, highlight=False, markup=False)
+
+
+def _write(folder: StoragePath, result: LadderResult) -> None:
+    from searchlight.search.reporting.html.ladder import render_ladder  # importing plotly takes a while
+
+    write_atomic(folder / RESULT, json.dumps(result.as_json(), indent=1))
+    if result.ladder.searches:
+        write_atomic(folder / PAGE, render_ladder(result.name, result.ladder))
+
+
+def _climb(config: SearchConfig, console: Console | None, show: Callable[[LadderResult], None]) -> LadderResult:
+    climber = _Climber(config, console or create_console(sys.stderr))
+    climber.climb()
+    result = LadderResult(config.name, climber.ladder, climber.results, climber.left_out, climber.stopped)
+    _write(config.path, result)
+    show(result)
+    return result

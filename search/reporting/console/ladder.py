@@ -1,0 +1,63 @@
+"""The result of searches at several sizes, for the console."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from searchlight.search.analysis.ladder import Ladder
+from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.reporting.console.tables import build_details, print_line
+from searchlight.search.scaling.law import Estimate, describe_size
+from searchlight.search.study.trial import get_best_value
+from searchlight.trainables.filesystem.paths import StoragePath
+
+
+def build_forecast_rows(ladder: Ladder) -> list[list[str]]:
+    """Return the setting for the target with its law, a row per parameter, the head first. There must be a law."""
+    assert ladder.law is not None
+    assert ladder.forecast is not None
+    exponents = [f"exponent of {name}" for name in ladder.law.sizes]
+    rows = [["parameter", "value", "90 % interval", "moves", *exponents]]
+    for parameter in ladder.law.parameters:
+        name, value = parameter.name, ladder.forecast.values[parameter.name]
+        moves = "yes" if ladder.law.trends[name] else "no"
+        own = [_format_estimate(each) for each in ladder.law.exponents[name].values()]
+        rows.append([name, format_value(value.value), _format_interval(value), moves, *own])
+    rows += [[name, format_value(value), "-", "-", *["-"] * len(exponents)] for name, value in ladder.choices.items()]
+    return rows
+
+
+def build_size_rows(ladder: Ladder) -> list[list[str]]:
+    """Return the searches, a row per size, the head first."""
+    objective = ladder.searches[0].record.objective
+    rows = [["size", "search", "trials", "confirming runs", "time of all workers", f"best {objective.metric}"]]
+    for search in ladder.searches:
+        best = format_value(get_best_value(search.best, objective)) if search.best is not None else "-"
+        counts = [str(len(search.record.trials)), str(len(search.record.confirming_runs))]
+        rows.append([search.name, search.record.name, *counts, format_duration(search.gpu_seconds), best])
+    return rows
+
+
+def print_ladder(console: Console, ladder: Ladder, left_out: Sequence[str], stopped: str, page: StoragePath) -> None:
+    """Print the searches, the setting for the target and what it rests on."""
+    if ladder.searches:
+        console.print(build_details(build_size_rows(ladder)))
+    if left_out:
+        print_line(console, f"not searched: {', '.join(left_out)}{f', because {stopped}' if stopped else ''}")
+    if ladder.law is None or ladder.forecast is None:
+        return print_line(console, "no trial is complete, so there is no law")
+    print_line(console, f"\nthe setting for {describe_size(ladder.target)}:")
+    console.print(build_details(build_forecast_rows(ladder)))
+    for warning in ladder.forecast.warnings:
+        print_line(console, f"caution: {warning}")
+    if ladder.proof is not None:
+        print_line(console, ladder.proof.statement)
+    return print_line(console, f"look: {page}")
+
+
+def _format_estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:.2f} ({_format_interval(estimate)})"
+
+
+def _format_interval(estimate: Estimate) -> str:
+    return f"{estimate.low:.3g} to {estimate.high:.3g}"
