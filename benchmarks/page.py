@@ -23,6 +23,7 @@ SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
 # Long studies, which `make bench` does not repeat: their results, and how long they took on two cores, where recorded.
 STUDIES = {
     "recorded_tables": "10 min beside other work",
+    "scaling": "1 min",
     "search_quality": "an hour",
     "search_quality_peers": "21 min",
     "search_quality_seconds": "7 min",
@@ -280,6 +281,21 @@ def render_importances() -> list[str]:
     return render_table([*head, "found wrongly: one of six, if nothing matters"], rows)
 
 
+def render_scaling() -> list[str]:
+    """Render the loss above the best by how the setting for a large model was chosen."""
+    result = load_result("study/scaling")
+    sides = ("law", "law from Step Law", "unscaled", "muP", "Step Law", "random")
+    rows = []
+    for row in (row for row in result.find_rows("summary") if row["tables"] != "all"):
+        is_mean = row["tables"] == "steplaw"
+        tables = f"{'Step Law, mean' if is_mean else 'Marin, median'} of {row['targets']}"
+        values = [format_value(row[side if is_mean else f"{side} median"]) for side in sides]
+        shares = [f"{100 * row[name]:.0f} %" for name in ("share", "worse", "better")]
+        rows.append([row["part"], tables, format_value(row["budget"]), *values, *shares])
+    head = ["part", "tables", "budget", *sides, "cost of 40 runs there", "law worse", "law better"]
+    return [*render_table(head, rows), "", render_source(result)]
+
+
 def render_confirmation(table: str, column: str, label: str, **chosen: object) -> Render:
     """Return the renderer of a table of the figures of confirming runs, by `column` and number of runs."""
 
@@ -396,6 +412,7 @@ PARTS: dict[str, Render] = {
     "study/tracking_cost": render_tracking_study,
     "importances": render_importances,
     "infeasible": render_infeasible,
+    "study/scaling": render_scaling,
     "confirmation": render_confirmation("problems", "noise", "noise", problem="mean"),
     "confirmation_replays": render_confirmation("replays", "problem", "searched"),
     "liquid_text": render_baselines(

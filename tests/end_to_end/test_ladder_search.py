@@ -11,7 +11,7 @@ OPTIONS = ["--trials", "6", "--name", "grown", "--scheduler", "none", "--confirm
 
 @pytest.fixture(scope="module")
 def ladder(make_cli):
-    """The command line, and what it printed of searches at two sizes, of their resume, and of a size that is refused."""
+    """The command line, and what it printed of searches at two sizes, and of their resume."""
     cli = make_cli()
     first = cli.run("growing.py:Growing", "--sizes", "width=8,32", "--target", "width=64", *OPTIONS)
     assert first.returncode == 0, first.stderr
