@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("user")
     (task,) = re.findall(r"```python\n(# my_task\.py\n.*?)```", README, flags=re.DOTALL)
     (function,) = re.findall(
-        r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "ray-train-functions.md").read_text(), flags=re.DOTALL
+        r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "bring-your-code.md").read_text(), flags=re.DOTALL
     )
     (folder / "mine").mkdir()
     for name in ("my_task.py", "mine/my_task.py"):
