@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import re
 import shlex
+import shutil
 import sys
 from itertools import chain
 from pathlib import Path
@@ -86,6 +87,7 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
     def check_resumed(name, storage, given, **_):
         check(run.load_config({"task": "arc", **given}))
 
+    shutil.rmtree(folder / "runs", ignore_errors=True)  # a search at several sizes has written its options there
     monkeypatch.chdir(folder)
     monkeypatch.setattr(runner, "run", check)
     monkeypatch.setattr(runner, "plan", check)
