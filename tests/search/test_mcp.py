@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from searchlight.search.reporting.status import build_status
+from searchlight.search.study.record import load_search
 from tests.search.execution.searcher_harness import report
 
 pytest.importorskip("mcp", reason="mcp is not installed")
@@ -52,7 +54,12 @@ def test_agent_reads_searches_and_cannot_change_them(storage, tmp_path):
     assert [*tools] == ["list_searches", "get_state", "get_trials", "get_curve", "explain", "wait"]
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools.values())
     assert tmp_path.name in json.loads(listed.content[0].text)["searches"]
-    assert json.loads(state.content[0].text)["best"]["value"] == 0.5
+    found = json.loads(state.content[0].text)
+    assert found["best"]["value"] == 0.5
+    status = build_status(load_search(tmp_path))
+    assert {name: found[name] for name in ("budget", "problems", "waiting")} == {
+        name: status[name] for name in ("budget", "problems", "waiting")
+    }
     assert "name must be one of list_searches" in unknown.content[0].text
     assert (unknown.is_error, refused.is_error) == (True, True)
 

@@ -87,6 +87,7 @@ def test_list_and_page_are_read_with_the_token_alone(driver, serve, tmp_path):
     assert "runs, unless it was killed: 1 unfinished" in text
     status, text = ask(server.address + tmp_path.name)
     assert (status, "the search runs; written at" in text, "<form" in text) == (200, True, False)
+    assert "\nbudget: trials 1; " in text, "the lines of searchlight status"
     assert ask(server.address.replace(server.token, "guessed"))[0] == 403
     assert ask(server.address, host=f"evil.example:{server.server_port}")[0] == 403
     assert ask(server.address + "..%2f..%2fetc")[0] == 404

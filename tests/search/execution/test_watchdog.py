@@ -21,7 +21,15 @@ def test_waiting_gangs_and_silence_are_told_once(monkeypatch):
     monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(watchdog.ray, "get", lambda answer, timeout: answer)
     monkeypatch.setattr(watchdog.ray, "available_resources", lambda: free)
-    with Watchdog(SimpleNamespace(statuses=SimpleNamespace(remote=look)), "2 x 1 CPU", said.append):
+    waits = []
+
+    def say(line):
+        said.append(line)
+        waits.append(watching.waiting)
+
+    watching = Watchdog(SimpleNamespace(statuses=SimpleNamespace(remote=look)), "2 x 1 CPU", say)
+    with watching:
         over.wait()
     told = "of the gangs wait for room: 2 x 1 CPU each, free are 1 CPU"
     assert said == [f"2 {told}", f"1 {told}", "no progress for 60 s: trial 0"]
+    assert waits == [f"2 {told}", f"1 {told}", ""]

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from searchlight.search.reporting.console.progress import LiveTable, Progress
+from searchlight.search.reporting.console.progress import WARNINGS, LiveTable, Progress
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
@@ -97,6 +97,26 @@ def test_quiet_search_shows_failures_and_warnings_alone():
             shown.trials.end(number, outcome, "because")
         progress.warn("no progress for 60 s")
     assert shown.stream.getvalue() == "trial   1  failed    because\nno progress for 60 s\n"
+
+
+def test_last_warnings_are_kept_for_who_looks_later():
+    progress = Shown(quiet=True).progress
+    progress.say("search s: starting Ray")
+    for number in range(WARNINGS + 2):
+        progress.warn(f"no progress for {number} s")
+    assert [text for _, text in progress.warnings] == [f"no progress for {n} s" for n in range(2, WARNINGS + 2)]
+
+
+def test_expected_end_follows_commands_to_the_budget(make_searcher):
+    searcher, _, _ = make_searcher(trials=3)
+    expected = searcher.schedule.expected_cost(3)
+    board = LiveTable(VAL_LOSS, 3, expected + 6.0)  # six epochs of confirming runs
+    progress = Progress(board, searcher.space, Console(file=io.StringIO()))
+    progress.follow(searcher)
+    searcher.reports.callbacks = (progress,)
+    searcher.limits.trials = 5
+    searcher.suggest("t0")
+    assert (board.trials, board.expected) == (5, searcher.schedule.expected_cost(5) + 6.0)
 
 
 def test_resumed_search_shows_what_its_driver_had_not():
@@ -288,6 +308,22 @@ def test_time_left_follows_the_pace_since_the_first_report(board):
     for number in range(4):
         board.end_trial(number, "completed", "")
     assert shown(board)[3] == "1:20 elapsed"
+
+
+def test_end_is_told_with_what_it_follows_from(board):
+    assert board.estimate_end() is None, "nothing supports one"
+    board.gpu_time_left = lambda: 300.0
+    assert board.estimate_end() == (300.0, "the GPU-hours left, with as many trials at a time as now")
+    board.add_trial(0, {}, 9)
+    board.record_report(0, 1, {"val/score": 0.25})
+    board.wait(20)
+    for epoch in (2, 3):
+        board.record_report(0, epoch, {"val/score": 0.25})
+    assert board.estimate_end() == (60.0, "the pace so far: 2 epochs took 0:20, and 6 are left")
+    board.budget_s = 30.0
+    assert board.estimate_end() == (10.0, "its time limit")
+    board.wait(20)
+    assert board.estimate_end() is None, "it is overdue"
 
 
 def test_earlier_reports_count_and_take_no_time(board):
