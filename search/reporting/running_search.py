@@ -10,6 +10,7 @@ from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_b
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.status import build_status, is_running, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
@@ -107,7 +108,8 @@ class RunningSearch:
             record = self.load()
         except UsageError as error:  # it has not begun
             return f"<p>{escape(str(error))}</p>"
-        return SearchResult.from_record(record)._repr_html_()
+        state = "\n".join(describe_status(record, build_status(record, self.load_driver())))
+        return f"<pre>{escape(state)}</pre>{SearchResult.from_record(record)._repr_html_()}"
 
 
 def _build_method(operation: str) -> Callable[..., LogEntry]:

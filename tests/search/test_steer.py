@@ -235,6 +235,7 @@ def test_python_sees_what_the_command_line_sees(ended):
     assert search.explain(1)["rungs"] == [], "it has kept no rungs"
     assert search.log()[0].command.why == "lunch"
     assert "0.5" in search._repr_html_()
+    assert "\nbudget: trials 2" in search._repr_html_()
 
 
 def test_python_is_told_why_a_command_is_refused(ended):
