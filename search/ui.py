@@ -21,7 +21,7 @@ from searchlight.search.reporting.html.report import render_report
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.reporting.live_page import render_live
 from searchlight.search.reporting.running_search import RunningSearch, split_pairs
-from searchlight.search.reporting.status import build_status, get_outcome_so_far, is_running
+from searchlight.search.reporting.status import build_status, describe_state, get_outcome_so_far, is_running
 from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.record import SearchRecord
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -118,7 +118,7 @@ class PageHandler(BaseHTTPRequestHandler):
                 record = RunningSearch(self.server.storage / name).load()
                 outcomes = Counter(map(get_outcome_so_far, record.trials))
                 counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-                state = "runs, unless it was killed" if is_running(record) else "ended"
+                state = describe_state(record)
                 told = f"{state}: {counts or 'no trial yet'}"
             except UsageError as error:  # list the others if a store is unavailable
                 told = str(error)

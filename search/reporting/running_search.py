@@ -12,7 +12,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
 from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.explanation import explain_search, explain_trial
-from searchlight.search.reporting.status import build_status, is_running, select_trials
+from searchlight.search.reporting.status import build_status, has_ended, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.steering.driver_state import DriverState, read_state
 from searchlight.search.steering.mailbox import send, wait_for_answer
@@ -93,7 +93,7 @@ class RunningSearch:
         Raises:
             UsageError: The search does not run, or the command has another form.
         """
-        if not is_running(self.load()):
+        if has_ended(self.load()):
             raise UsageError(f"{self.name} must run, but has ended. Resume it first: searchlight resume {self.name}")
         send(self.place, command)
         entry = wait_for_answer(self.place, command, WAIT_S if wait_s is None else wait_s)

@@ -28,9 +28,23 @@ from searchlight.search.study.trial import (
 HOUR = 3600.0
 
 
+def has_ended(record: SearchRecord) -> bool:
+    """Return whether the last driver of a search has ended in good order."""
+    return not record.drivers or record.drivers[-1][1] is not None
+
+
 def is_running(record: SearchRecord) -> bool:
-    """Return whether the last driver of a search has not ended. It may have been killed."""
-    return bool(record.drivers) and record.drivers[-1][1] is None
+    """Return whether a driver runs the search. If nothing tells, one that has not ended does."""
+    return not has_ended(record) and record.is_open is not False
+
+
+def describe_state(record: SearchRecord) -> str:
+    """Return whether the search runs, has ended, or was killed, as a text."""
+    if has_ended(record):
+        return "ended"
+    if record.is_open is None:
+        return "running, unless it was killed"
+    return "running" if record.is_open else "not running: its driver was killed"
 
 
 def build_status(record: SearchRecord, driver: DriverState | None = None) -> dict[str, Any]:

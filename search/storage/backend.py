@@ -1,6 +1,7 @@
 """The interface of the storages of a study."""
 
 import fcntl
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from optuna.storages import BaseStorage
 
 from searchlight.search.errors import UsageError
 from searchlight.trainables.filesystem.paths import StoragePath
+
+TRIES, TRY_S = 5, 0.02  # of a lock: who looks whether a driver holds it has it for an instant
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,10 @@ class StudyBackend(ABC):
     def open(self) -> StudyStore:
         """Open the study to write to it, and create it if it is missing. Raise if another process has it open."""
 
+    def is_open(self) -> bool | None:
+        """Return whether a driver has the study open, or None if that cannot be told."""
+        return None
+
     @abstractmethod
     def read(self) -> BaseStorage:
         """Open the study to read it, also while a driver writes to it."""
@@ -92,12 +99,28 @@ def lock_study_file(path: Path | str, name: str) -> IO[str]:
         UsageError: Another process has the study `name` open.
     """
     lock = open(path, "a")  # noqa: SIM115 (closing it would free the lock)
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            time.sleep(TRY_S)
+    lock.close()
+    raise running_error(name)
+
+
+def is_locked(path: Path | str) -> bool | None:
+    """Return whether a driver holds the lock of `lock_study_file`, or None if that cannot be told."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(path) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
-        raise running_error(name) from None
-    return lock
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # it may not be read, or its file system has no locks
+        return None
+    return False
 
 
 def format_reason(error: BaseException) -> str:

@@ -175,5 +175,10 @@ class BucketJournalBackend(JournalBackend):
             journal = BucketJournal(self.place)
             return StudyStore(self._load(journal), journal.close, journal.commit)
 
+    def is_open(self) -> bool | None:
+        """Return False without a lease. One that lies there may be that of a killed driver."""
+        with self.usage_errors():
+            return None if (self.place / LOCK).exists() else False
+
     def _read_records(self) -> list[bytes]:
         return read_records(self.place)

@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from searchlight.search.errors import StoreError, UsageError
-from searchlight.search.storage.backend import StudyBackend, StudyStore, check_name, lock_study_file
+from searchlight.search.storage.backend import StudyBackend, StudyStore, check_name, is_locked, lock_study_file
 from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -214,6 +214,9 @@ class JournalBackend(StudyBackend):
     def open(self) -> StudyStore:
         journal = Journal(Path(str(self.path)))
         return StudyStore(self._load(journal), journal.close)
+
+    def is_open(self) -> bool | None:
+        return is_locked(f"{self.path}.lock")
 
     def read(self) -> BaseStorage:
         with self.usage_errors():

@@ -9,7 +9,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
 from searchlight.search.errors import UsageError
-from searchlight.search.storage.backend import StudyStore, lock_study_file
+from searchlight.search.storage.backend import StudyStore, is_locked, lock_study_file
 from searchlight.search.storage.cached_rdb import CachedRDBStorage
 from searchlight.search.storage.database import DatabaseBackend
 
@@ -41,8 +41,15 @@ class SQLiteBackend(DatabaseBackend):
             raise UsageError(f"--study must be a file that can be written, in a folder that can, but got {self.url}.")
         super().check()
 
+    def is_open(self) -> bool | None:
+        return is_locked(self._lock_path)
+
+    @property
+    def _lock_path(self) -> str:
+        return f"{self.path}.{self.name}.lock"
+
     def _open(self) -> StudyStore:
-        lock = lock_study_file(f"{self.path}.{self.name}.lock", self.name)
+        lock = lock_study_file(self._lock_path, self.name)
         try:
             storage = self._create_storage()
         except BaseException:  # also Ctrl-C: in a notebook, nothing else could release the lock

@@ -1,7 +1,7 @@
 """A search as stored in its study, for reports, tables and other searches."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -36,6 +36,7 @@ class SearchRecord(HasObjectives):
             since 1970. Empty for a search of an older version.
         confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.
         commands: What users asked of the running search, and the answers.
+        is_open: Whether a driver had the study open when it was read, or None if that is not known.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SearchRecord(HasObjectives):
     drivers: Sequence[tuple[float, float | None]] = ()
     confirming_runs: Sequence[FrozenTrial] = ()
     commands: Sequence[LogEntry] = ()
+    is_open: bool | None = None
 
     @property
     def all_trials(self) -> Sequence[FrozenTrial]:
@@ -83,7 +85,9 @@ def load_search(place: str | StoragePath) -> SearchRecord:
     """
     place = resolve_place(place, parse_storage("runs")) if isinstance(place, str) else place
     url = read_study_url(place)
-    storage = create_backend(place, url).read()
+    backend = create_backend(place, url)
+    is_open = backend.is_open()  # first: a driver that ends meanwhile was not killed
+    storage = backend.read()
     with database_errors(url):
         study_id = storage.get_study_id_from_name(place.name)
         about = storage.get_study_user_attrs(study_id)
@@ -94,7 +98,8 @@ def load_search(place: str | StoragePath) -> SearchRecord:
     begun = [trial for trial in trials if trial.state != TrialState.WAITING]
     objectives = (Objective(about["objective"], about["mode"]), *others)
     drivers = [(start, end) for start, end in about.get(DRIVERS, ())]
-    return build_record(place.name, begun, objectives, about.get("search", {}), drivers, read_commands(about))
+    record = build_record(place.name, begun, objectives, about.get("search", {}), drivers, read_commands(about))
+    return replace(record, is_open=is_open)
 
 
 def build_record(

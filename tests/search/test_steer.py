@@ -4,8 +4,10 @@ import json
 import select
 import subprocess
 import sys
+from functools import partial
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from searchlight.search import steer
@@ -16,6 +18,7 @@ from searchlight.search.reporting import running_search, status
 from searchlight.search.reporting.agent_tools import AgentTools
 from searchlight.search.reporting.explanation import explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
+from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steer import COMMANDS
@@ -23,8 +26,10 @@ from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.mailbox import FOLDER
 from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.study.record import load_search
+from searchlight.search.study.study import create_study
 from tests.conftest import ROOT
 from tests.search.execution.searcher_harness import Config, end, report
+from tests.search.objectives import VAL_LOSS
 from tests.search.output_schemas import check_output
 
 
@@ -198,7 +203,6 @@ def test_command_to_a_search_whose_driver_was_killed_waits(killed):
     assert code == 1
     assert "no driver has answered yet: the command mine waits" in error
     assert (killed / FOLDER / "mine.request.json").exists()
-    assert "running, unless it was killed" in call("status", killed.name, "--storage", str(killed.parent))[1]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +220,26 @@ def test_wrong_argument_is_told_in_one_line(ended, arguments, reason):
     assert code == 2
     assert reason in error
     assert not (ended / FOLDER).exists(), "nothing is sent"
+
+
+@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+def test_state_tells_whether_a_driver_has_the_study_open(kind, tmp_path):
+    url = f"sqlite:///{tmp_path / 'study.db'}" if kind == "sqlite" else ""
+    folder = tmp_path / "searched"
+    folder.mkdir()
+    if url:
+        (folder / "search.yaml").write_text(yaml.safe_dump({"study": url}))
+    study, store = create_study(folder, partial(create_sampler, "tpe", 0), [VAL_LOSS], url=url)
+
+    def told():
+        lines = call("status", folder.name, "--storage", str(tmp_path))[1].splitlines()
+        return lines[0], json.loads(call("status", folder.name, "--storage", str(tmp_path), "--json")[1])["running"]
+
+    study.record_driver_start(1.0)
+    study.commit()
+    assert told() == ("searched: running; no trial yet", True)
+    store.close()  # as the kernel does once it is killed
+    assert told() == ("searched: not running: its driver was killed; no trial yet", False)
 
 
 def test_id_that_no_driver_would_read_is_refused(killed):

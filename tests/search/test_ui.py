@@ -84,7 +84,7 @@ def test_list_and_page_are_read_with_the_token_alone(driver, serve, tmp_path):
     server = serve()
     status, text = ask(server.address)
     assert (status, f'<a href="{tmp_path.name}">' in text) == (200, True)
-    assert "runs, unless it was killed: 1 unfinished" in text
+    assert "running: 1 unfinished" in text
     status, text = ask(server.address + tmp_path.name)
     assert (status, "the search runs; written at" in text, "<form" in text) == (200, True, False)
     assert "\nbudget: trials 1; " in text, "the lines of searchlight status"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from searchlight.search.formatting import format_duration, format_trials, format_value
+from searchlight.search.reporting.status import describe_state
 from searchlight.search.space.fidelity import format_amount, unit_label
 from searchlight.search.study.record import SearchRecord
 
@@ -22,9 +23,9 @@ def print_log(record: SearchRecord) -> None:
 def describe_status(record: SearchRecord, status: Mapping[str, Any]) -> list[str]:
     """Return the result of `build_status` as lines."""
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in status["outcomes"].items()) or "no trial yet"
-    state = "paused" if status["paused"] else "running, unless it was killed"
+    state = "paused" if status["paused"] and status["running"] else describe_state(record)
     lines = [
-        f"{record.name}: {state if status['running'] else 'ended'}; {outcomes}",
+        f"{record.name}: {state}; {outcomes}",
         _describe_budget(status["budget"]),
     ]
     if best := status["best"]:
