@@ -200,10 +200,14 @@ class Registry:
         for entry in self._gangs.values():
             self._pass_halt(entry, number)
 
-    async def free_idle_gangs(self) -> None:
-        """Let the workers of idle gangs return, so that others have their resources. A segment starts new ones."""
+    async def free_idle_gangs(self, live: frozenset[int] = frozenset()) -> None:
+        """Let the workers of idle gangs return, so that others have their resources. A segment starts new ones.
+
+        A gang stays if its last trial is `live` and in no other gang: the driver is about to let it go on there.
+        """
+        live -= {entry.mailbox.trial for entry in self._gangs.values() if not entry.mailbox.is_idle}
         for entry in self._gangs.values():
-            if entry.mailbox.is_idle and entry.group is not None:
+            if entry.mailbox.is_idle and entry.group is not None and entry.mailbox.trial not in live:
                 await entry.mailbox.free()
 
     def _pass_halt(self, entry: GangEntry, number: int) -> None:

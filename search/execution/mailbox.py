@@ -12,6 +12,7 @@ class Mailbox:
     Each segment has a new turn, and another one whenever new workers get it.
 
     Attributes:
+        trial: The trial of the last segment, or None before the first.
         longest_epoch_s: Seconds of the longest epoch so far, the start of its trial included; 0 before one ended.
     """
 
@@ -31,10 +32,12 @@ class Mailbox:
         self._heard_at: dict[int, float] = {}  # the last heartbeat of each rank of the present workers
         self._moved_at = time.monotonic()
         self._reported_at = time.monotonic()
+        self.trial: int | None = None
         self.longest_epoch_s = 0.0
 
     async def assign(self, segment: SegmentAssignment) -> int:
         """Pass `segment` to the workers, and return the first of its turns."""
+        self.trial = segment.trial
         await self._start_turn(segment)
         return self._turn
 

@@ -20,6 +20,7 @@ from searchlight.search.space.search_space import Space
 from searchlight.search.steering.state import Controls
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
+    has_checkpoint,
     inherit_micro_batches,
     is_confirming,
     split_trials,
@@ -120,6 +121,7 @@ class StudySearcher(Searcher):
         else:
             self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
         self._keep_error(self.controls.update_trials, None)  # the trial may have been stopped
+        self.controls.free_gangs()
 
     def handle_segment_end(self, trial_id: str, result: dict[str, Any]) -> SegmentAssignment | None:
         """Record the last report of a segment whose trial may go on. Return its next segment, or None.
@@ -130,14 +132,22 @@ class StudySearcher(Searcher):
         number = self._live.pop(trial_id)
         self._keep_error(lambda: self.reports.handle(number, from_json(result["reports"])), None)
         self._keep_error(self.controls.update_trials, None)
-        if self.schedule.pauses or self.schedule.makes_copies:
-            return None
-        if self.controls.is_paused or self._exceeds_concurrency():
-            return None
-        assignment: SegmentAssignment | None = self._keep_error(lambda: self._continue_here(number), None)
+        assignment: SegmentAssignment | None = None
+        if not (self.schedule.pauses or self.schedule.makes_copies or self._must_pause(number)):
+            assignment = self._keep_error(lambda: self._continue_here(number), None)
         if assignment is not None:
             self._record_start(trial_id, assignment)
+        self.controls.free_gangs()  # not before: the gang is idle until it has the segment
         return assignment
+
+    def _must_pause(self, number: int) -> bool:
+        """Return whether trial `number` leaves its gang because the search is paused.
+
+        While the search drains, a trial without a checkpoint goes on to its end, since it would start again.
+        """
+        return self.controls.is_paused and (
+            not self.controls.is_draining or has_checkpoint(self.study.get_trial(number))
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles the searcher into a snapshot that is never read

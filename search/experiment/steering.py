@@ -25,7 +25,7 @@ from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
 from searchlight.search.steering.driver_state import EVERY_S, DriverState, write_state
 from searchlight.search.steering.mailbox import POLL_S, list_answers, read_requests, remove_answer, write_answer
 from searchlight.search.steering.state import SteeringState, are_allowed, build_state, describe_author, is_of
-from searchlight.search.study.trial import split_trials
+from searchlight.search.study.trial import has_checkpoint, split_trials
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.task import TaskConfig
@@ -50,7 +50,7 @@ class Steering:
         say: Shows a line to the user.
         warn: Shows a warning.
         gangs: Knows how many trials run at a time, of which commands decide.
-        free_gangs: Lets workers that train nothing leave their resources to others.
+        free_gangs: Lets workers leave their resources to others, but those of trials with these numbers.
         describe: Returns the state of the driver, which is written for who looks at the search.
 
     Attributes:
@@ -66,7 +66,7 @@ class Steering:
         say: Callable[[str], None],
         warn: Callable[[str], None],
         gangs: CapacityMonitor | None = None,
-        free_gangs: Callable[[], object] = lambda: None,
+        free_gangs: Callable[[frozenset[int]], object] = lambda live: None,
         describe: Callable[[], DriverState] | None = None,
     ) -> None:
         self._searcher = searcher
@@ -75,7 +75,8 @@ class Steering:
         self._halt_trial, self._end_search, self._confirms = halt_trial, end_search, searcher.confirmation is not None
         self._place, self._folder, self._say, self._warn = place, local_path_of(place), say, warn
         self._gangs, self._free_gangs, self._describe = gangs, free_gangs, describe
-        self._extends = issubclass(self._space.config_class, TaskConfig) and searcher.schedule.unit == "epochs"
+        self._is_of_task = issubclass(self._space.config_class, TaskConfig)
+        self._extends = self._is_of_task and searcher.schedule.unit == "epochs"
         self._planned = self._limits.trials, self._limits.stoppers.gpu_hours  # without commands
         self.log = self._study.get_commands()
         self._resumed_at = len(self.log)  # budgets before that are options of the resumed search
@@ -86,6 +87,7 @@ class Steering:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
+        self._controls.free_gangs = self._free_idle_gangs
         self._use(build_state(self.log))  # trials follow once the searcher has recovered
         if self._controls.is_paused:
             warn(f"the search is paused until: searchlight continue {place.name}")
@@ -139,14 +141,17 @@ class Steering:
         self._stop_over_quota()
         for name, why in self._study.find_contradictions().items():
             self._apply(Command("believe", {"point": {name: None}}, DRIVER, why))
-        if state.pause is not None or len(self._study.live) >= (self._controls.concurrency or math.inf):
-            self._free_gangs()
+
+    def _free_idle_gangs(self) -> None:
+        if self._controls.is_paused or len(self._study.live) >= (self._controls.concurrency or math.inf):
+            self._free_gangs(frozenset(self._study.live))
 
     def _use(self, state: SteeringState) -> None:
         self._state, self._num_used = state, len(self.log)
         self._controls.kept = self._find_kept()
         self._controls.extended = state.get_extensions()
         self._controls.is_paused = state.pause is not None
+        self._controls.is_draining = state.pause is not None and bool(state.pause.args.get("drain"))
         self._controls.concurrency = state.get_limit("concurrency")
         trials, gpu_hours = self._planned
         since = build_state(self.log[self._resumed_at :])
@@ -182,12 +187,18 @@ class Steering:
     def _count_gpu_hours(self, author: str) -> float:
         return sum(map(self._limits.stoppers.meter.get_gpu_seconds, self._list_tried(author))) / HOUR
 
-    def _parse_point(self, command: Command) -> Command:
-        """Return a command with the values that the texts of its point stand for. A `try` has defaults for the others.
+    def _resolve(self, command: Command) -> Command:
+        """Return a command with the values that its texts stand for: those of a point, or the id of a place in the log.
+
+        A `try` has defaults for the other values.
 
         Raises:
             UsageError: They are not those of a trial.
         """
+        if command.operation == "undo":
+            ids = {str(entry.revision): entry.command.id for entry in self.log}
+            ids |= {id: id for id in ids.values()}
+            return replace(command, args={"command": ids.get(command.args["command"], command.args["command"])})
         if (told := command.args.get("point")) is None:
             return command
         point = parse_named_point(self._space, {name: value for name, value in told.items() if value is not None})
@@ -198,7 +209,7 @@ class Steering:
     def _apply(self, command: Command) -> LogEntry:
         problem = ""
         try:
-            command = self._parse_point(command)
+            command = self._resolve(command)
         except UsageError as error:
             problem = " ".join(error.problems)
         if (known := next((entry for entry in self.log if entry.command.id == command.id), None)) is not None:
@@ -217,6 +228,7 @@ class Steering:
             why = f" ({command.why})" if command.why else ""
             self._say(f"{command.operation} by {command.author}{why}: {answer.effect}")
             self.update_trials()
+            self._free_idle_gangs()
             if command.operation == "finish":  # of this driver: a resumed search goes on
                 self._end_search(f"finished {describe_author(command)}")
         return entry
@@ -233,6 +245,7 @@ class Steering:
             resumed_at=self._resumed_at,
             confirms=self._confirms,
             extends=self._extends,
+            losing=[number for number in sorted(self._study.live) if self._loses_progress(number)],
             confirming_runs={run.number for run in runs},
             count_gpu_hours=self._count_gpu_hours,
             takes_beliefs=self._study.takes_beliefs,
@@ -241,6 +254,10 @@ class Steering:
             return check_command(command, view)
         except UsageError as error:
             return Answer(False, " ".join(error.problems))
+
+    def _loses_progress(self, number: int) -> bool:
+        """Return whether a trial would begin again if it stopped. One of a Task saves a checkpoint at any window."""
+        return not self._is_of_task and not has_checkpoint(self._study.get_trial(number))
 
     def _halt(self, number: int) -> None:
         if number not in self._halted:

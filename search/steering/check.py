@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError
-from searchlight.search.formatting import pluralize
+from searchlight.search.formatting import format_trials, pluralize
 from searchlight.search.space.search_space import Space
 from searchlight.search.steering.allowed_space import check_rest, list_regions, parse_region_of
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -28,6 +28,7 @@ class SearchView:
         resumed_at: The number of commands when the present driver began.
         confirms: Whether confirming runs follow its trials.
         extends: Whether trials can train longer than planned.
+        losing: Numbers of trials and confirming runs that would begin again if they stopped: they have no checkpoint.
         confirming_runs: Numbers of trials that are confirming runs.
         takes_beliefs: Whether the sampler follows what commands say about parameters.
         count_gpu_hours: Returns the GPU-hours of the trials of an author's points.
@@ -42,6 +43,7 @@ class SearchView:
     resumed_at: int = 0
     confirms: bool = True
     extends: bool = False
+    losing: Sequence[int] = ()
     confirming_runs: Container[int] = ()
     takes_beliefs: bool = False
     count_gpu_hours: Callable[[str], float] = lambda author: 0.0
@@ -215,7 +217,11 @@ def _check_pause(args: Mapping[str, Any], view: SearchView) -> list[str]:
         raise UsageError("the search must run, but is paused already.")
     if args.get("drain"):
         return ["no trial begins or continues; those that run go on to their next rung or end"]
-    return ["running trials stop at their next window and keep their state; no trial begins"]
+    effect = "running trials stop at their next window or report; no trial begins"
+    if not (losing := view.losing):
+        return [effect]
+    lost = f"{format_trials(losing)} would begin again, without a checkpoint. With --drain, nothing is lost"
+    return [effect, lost]
 
 
 def _check_continue(args: Mapping[str, Any], view: SearchView) -> list[str]:
@@ -235,7 +241,13 @@ def _check_finish(args: Mapping[str, Any], view: SearchView) -> list[str]:
     by = f" by {pluralize(runs, 'run')} at most" if runs else ""
     effect = "no trial continues after its next rung or end"
     effect += f"; the best ones are confirmed{by}" if view.confirms else ""
-    return [effect, *(["the search is paused, and ends once it continues"] if view.state.pause is not None else [])]
+    warnings = ["the search is paused, and ends once it continues"] if view.state.pause is not None else []
+    if points := sum(trial.state == TrialState.WAITING for trial in view.trials.values()):
+        warnings.append(f"{pluralize(points, 'point')} to try will not be trained")
+    if unfinished := [n for n, trial in view.trials.items() if trial.state == TrialState.RUNNING]:
+        ending = "will end at the next rung or report, pruned or interrupted if it is not the last"
+        warnings.append(f"{format_trials(unfinished)} {ending}")
+    return [effect, *warnings]
 
 
 def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:

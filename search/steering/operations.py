@@ -77,8 +77,8 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "continue": Operation("Let a paused search go on.", undo=True),
     "finish": Operation(
-        "End the trials at their next rung, and confirm the best ones.",
+        "End the trials at their next rung or report, and confirm the best ones.",
         {"confirm": Argument(int | None, "By at most so many confirming runs.")},
     ),
-    "undo": Operation("Take back COMMAND, an id of the log.", {"command": Argument(str)}, undo=True),
+    "undo": Operation("Take back COMMAND, by its id or number in the log.", {"command": Argument(str)}, undo=True),
 }  # fmt: skip

@@ -65,17 +65,21 @@ class Controls:
         kept: Numbers of trials that train to their full budget.
         extended: The epochs by which trials train longer than that, by number.
         is_paused: Whether no segment begins.
+        is_draining: Whether it is paused, but no trial is to lose what it has trained.
         concurrency: How many trials may run at a time, or None.
         apply_waiting: Applies the commands that have arrived.
         update_trials: Brings trials into the state that the log of commands describes, e.g. after a segment.
+        free_gangs: Lets idle workers leave if no trial may begin. Called once it is known how a trial goes on.
     """
 
     kept: frozenset[int] = frozenset()
     extended: Mapping[int, int] = field(default_factory=dict)
     is_paused: bool = False
+    is_draining: bool = False
     concurrency: int | None = None
     apply_waiting: Callable[[], None] = lambda: None
     update_trials: Callable[[], None] = lambda: None
+    free_gangs: Callable[[], None] = lambda: None
 
 
 def is_of(trial: FrozenTrial, command: Command) -> bool:

@@ -103,6 +103,12 @@ def is_confirming(trial: FrozenTrial) -> bool:
     return "confirms" in trial.user_attrs
 
 
+def has_checkpoint(trial: FrozenTrial) -> bool:
+    """Return whether `trial` can continue after its last report, of which it has saved a checkpoint."""
+    reports = get_reports(trial)
+    return bool(reports) and reports[max(reports)]["checkpoint"] is not None
+
+
 def split_trials(trials: Sequence[FrozenTrial]) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
     """Return the trials of the search itself, and its confirming runs, each in the given order."""
     runs = [trial for trial in trials if is_confirming(trial)]

@@ -200,6 +200,19 @@ async def test_workers_of_idle_gangs_return_until_a_segment_comes(world):
 
 
 @asynchronous
+async def test_idle_gang_stays_if_its_trial_is_about_to_go_on(world):
+    found = await world.enter(3, up=3)
+    for number in (0, 1):
+        turn = await found.assign(f"g{number}", replace(SEGMENT, trial=7 + number))
+        await found.put(f"g{number}", turn, EpochReport(1, {}, None, {}, done=True))
+    await found.assign("g2", replace(SEGMENT, trial=8))
+    await found.free_idle_gangs(frozenset({7, 8}))
+    assert (await found.wait_for_segment("g1", 99))[1] is None, "its trial goes on in g2"
+    turn = await found.assign("g0", replace(SEGMENT, trial=7))
+    assert (await found.wait_for_segment("g0", 0))[0] == turn
+
+
+@asynchronous
 async def test_trial_is_halted_once_if_its_gang_still_starts(world):
     found = await world.enter(1, up=1)
     await found.halt_trial(7)

@@ -180,19 +180,34 @@ def test_budget_of_trials_and_concurrency_is_changed(driver):
     assert driver.searcher.limits.trials == 3
 
 
-def test_lower_concurrency_holds_at_the_end_of_a_segment(driver):
-    driver.searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+def test_lower_concurrency_takes_no_gang_from_a_trial_that_goes_on(make_searcher, tmp_path):
+    freed = []
+    driver = Driver(make_searcher(trials=6), tmp_path, free_gangs=freed.append)
+    driver.searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=2, mode="min")
     for name in ("t0", "t1", "t2"):
         driver.searcher.suggest(name)
-    driver.give("budget", concurrency=2)
-    assert report(driver.searcher, "t0", 1, 0.5, done=True) is None, "two others run"
+    driver.give("budget", concurrency=1)
+    assert report(driver.searcher, "t0", 2, 0.5, done=True, checkpoint=None).trial == 0
+    assert freed == [{0, 1, 2}, {0, 1, 2}], "no gang of these trials"
+    report(driver.searcher, "t0", 3, 0.5, done=True, checkpoint=None)
+    assert (driver.outcomes()[0], freed[-1]) == ("completed", {1, 2}), "its gang leaves with it"
     assert driver.searcher.suggest("t3") is None
-    assert report(driver.searcher, "t1", 1, 0.5, done=True).trial == 1, "one other runs"
+
+
+def test_trial_without_a_checkpoint_goes_on_to_its_end_while_the_search_drains(driver):
+    driver.searcher.schedule = MedianStoppingScheduler(epochs=3, grace_period=1, mode="min")
+    driver.searcher.suggest("t0")
+    driver.searcher.suggest("t1")
+    driver.give("pause", drain=True)
+    assert report(driver.searcher, "t0", 1, 0.5, done=True) is None, "it continues from its checkpoint"
+    assert report(driver.searcher, "t1", 1, 0.5, done=True, checkpoint=None).trial == 1
+    driver.give("pause", drain=False)
+    assert report(driver.searcher, "t1", 2, 0.5, done=True, checkpoint=None) is None
 
 
 def test_paused_search_frees_idle_gangs(make_searcher, tmp_path):
     freed = []
-    driver = Driver(make_searcher(trials=6), tmp_path, free_gangs=lambda: freed.append(len(driver.study.live)))
+    driver = Driver(make_searcher(trials=6), tmp_path, free_gangs=lambda live: freed.append(len(live)))
     driver.searcher.suggest("t0")
     driver.give("keep", trials=[0])
     assert freed == []
@@ -306,3 +321,26 @@ def test_confirming_runs_pause_and_no_command_begins_a_trial(driver):
     driver.give("pause", drain=False)
     assert driver.halted == [number]
     assert driver.searcher.suggest("t0") is None
+
+
+def test_pause_and_finish_tell_what_is_lost(driver):
+    driver.searcher.suggest("t0")
+    driver.searcher.suggest("t1")
+    report(driver.searcher, "t1", 1, 0.5)
+    driver.give("try", point={"lr": 0.25})
+    assert driver.give("pause").warnings == [], "a Task continues from the window where it stopped"
+    driver.give("continue")
+    driver.steering._is_of_task = False
+    lost = "trial 0 would begin again, without a checkpoint. With --drain, nothing is lost"
+    assert driver.give("pause").warnings == [lost]
+    driver.give("continue")
+    told = "trials 0, 1 will end at the next rung or report, pruned or interrupted if it is not the last"
+    assert driver.give("finish").warnings == ["1 point to try will not be trained", told]
+
+
+def test_command_is_undone_by_its_number_in_the_log(driver):
+    driver.give("avoid", region="lr>=0.9")
+    assert driver.give("avoid", region="lr<0.02").accepted
+    assert "there is no '3'" in driver.give("undo", command="3").effect
+    assert driver.give("undo", command="2").effect.endswith("It was: no trial is proposed with lr < 0.02")
+    assert [entry.command.args["command"] for entry in driver.steering.log[3:]] == [driver.steering.log[1].command.id]
