@@ -289,7 +289,7 @@ def _print_result(result: "SearchResult", location: StoragePath, quiet: bool, as
 def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given. Parse texts NAME=VALUE into a dict."""
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
-    for key in ("resources", "set", "search"):
+    for key in ("resources", "set", "search", "trust"):
         if texts := given.get(key):
             if wrong := [text for text in texts if text.find("=") < 1]:
                 raise UsageError(*(f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong))

@@ -253,6 +253,18 @@ def test_each_option_reaches_the_config_by_its_key():
         assert given[option.key] == ((text,) if option.key in repeatable else text)
 
 
+def test_trust_of_the_command_line_joins_that_of_a_file(tmp_path):
+    (tmp_path / "search.yaml").write_text("sampler: mixture\ntrust: {policy_lr: low, curriculum: low}\n")
+    words = ["arc", "--config", str(tmp_path / "search.yaml"), "--trust", "policy_lr=high", "--dry-run"]
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0, shown.stderr
+    assert yaml.safe_load(shown.stdout)["trust"] == {"policy_lr": "high", "curriculum": "low"}
+    for wrong, rule in (("high", "--trust must be like name=value, but got 'high'."), ("policy_lr=3", "'high'")):
+        refused = CliRunner().invoke(main, ["arc", "--trust", wrong, "--dry-run"])
+        assert refused.exit_code == 2
+        assert rule in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
