@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePath
 
 from searchlight.search.command.flags import (
+    EPOCHS,
     LISTED,
     Parameter,
     choose_flags,
@@ -15,6 +17,7 @@ from searchlight.search.command.flags import (
     normalize,
     suggest_name,
 )
+from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
 from searchlight.search.command.program_help import HELP_S, find_unknown_options, read_options
 from searchlight.search.errors import UsageError
@@ -84,14 +87,15 @@ def resolve_parameters(
         others = [other for other in others if other.name != SEED]
         others.append(Parameter(options.seed_flag, "--seed-flag", [0]))
     defaults = {target.parameter: _read_value(folder / target.path, target.key) for target in (*files, *patches)}
+    values = {parameter.name: parameter.values[0] for parameter in parameters}
+    values |= {target.path: str(folder / target.path) for target in files}
+    read = partial(read_options, options.command, folder, values, limit)
     if not others or options.flags == "none":
         flags: dict[str, Flag] = {}
     elif options.flags != "auto":
-        flags = fill_style(options.flags, others)
+        flags = fill_style(options.flags, others, partial(_takes_several, options, others, read))
     else:
-        values = {parameter.name: parameter.values[0] for parameter in parameters}
-        values |= {target.path: str(folder / target.path) for target in files}
-        shown = read_options(options.command, folder, values, limit)
+        shown = read()
         if unknown := [*find_unknown_options(options.command, shown, folder)]:
             raise UsageError(*unknown)
         flags = choose_flags(shown, others, name_program(options.command))
@@ -99,6 +103,37 @@ def resolve_parameters(
     return Destinations(
         {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}, files, patches, defaults
     )
+
+
+def _takes_several(
+    options: CommandOptions, parameters: Sequence[Parameter], read: Callable[[], list[ProgramOption]], name: str
+) -> bool:
+    """Return whether the option `name` of --flags takes the words of all parameters at once.
+
+    Raises:
+        UsageError: The help does not say it, or the words would take the place of some in the command.
+    """
+    names = [parameter.name for parameter in parameters if parameter.name != EPOCHS]
+    is_named = any(word.partition("=")[0] == name for word in options.command)
+    if len(names) < 2 and not is_named:
+        return False  # repeated or not, it comes once
+    style = options.flags.removeprefix(name).strip()
+    words = [style.replace("{name}", each).replace("{value}", f"{{{each}}}") for each in names]
+    program, remedy = name_program(options.command), f"Name them in the command: {' '.join([name, *words])}"
+    try:
+        shown = next((option for option in read() if name in option.names), None)
+    except UsageError:
+        shown = None
+    if shown is None:
+        rule = (
+            f"must name an option that {program} --help shows, to know whether it can be repeated, but {name} is none."
+        )
+        raise UsageError(f"--flags {options.flags!r} {rule} {remedy}")
+    if shown.is_list and is_named:
+        raise UsageError(
+            f"--flags must not repeat {name} of the command, because {program} keeps only the last words. {remedy}"
+        )
+    return shown.is_list
 
 
 def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:

@@ -1,8 +1,9 @@
 """Finds the option of a program that takes each parameter of a search."""
 
 import difflib
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,8 +81,14 @@ def _find_state(option: ProgramOption, name: str) -> str | None:
     return str(normalize(shown) != normalize(off))  # [default: no-cache]
 
 
-def fill_style(style: str, parameters: Sequence[Parameter]) -> dict[str, Flag]:
+def fill_style(
+    style: str, parameters: Sequence[Parameter], takes_several: Callable[[str], bool] = lambda option: False
+) -> dict[str, Flag]:
     """Return the flags of words like "--{name}={value}", by parameter without `epochs`.
+
+    Args:
+        takes_several: Returns whether an option takes the words of all parameters at once, as with nargs="+" of
+            argparse, which keeps only the last ones of an option that is repeated.
 
     Raises:
         UsageError: They have no {name} or no {value}, or an open quotation.
@@ -93,11 +100,11 @@ def fill_style(style: str, parameters: Sequence[Parameter]) -> dict[str, Flag]:
         words = shlex.split(style)
     except ValueError as error:
         raise UsageError(f"--flags must be words as in a shell, but got {style!r}: {error}.") from error
-    return {
-        parameter.name: Flag(tuple(word.replace("{name}", parameter.name) for word in words))
-        for parameter in parameters
-        if parameter.name != EPOCHS
-    }
+    names = [parameter.name for parameter in parameters if parameter.name != EPOCHS]
+    shared = ""
+    if re.fullmatch(r"--?[A-Za-z][\w-]*", words[0]) and takes_several(words[0]):
+        shared, *words = words
+    return {name: Flag(tuple(word.replace("{name}", name) for word in words), shared=shared) for name in names}
 
 
 def suggest_name(name: str, valid: Iterable[str], otherwise: str = "") -> str:

@@ -13,12 +13,14 @@ class Flag:
         off: The words of a switch whose value is false.
         is_hydra: Whether the words are an override of Hydra, which has a syntax for values.
         is_list: Whether the program takes each item of a list as a word of its own, as with nargs of argparse.
+        shared: An option that comes once before the words of all parameters that share it, or "".
     """
 
     on: tuple[str, ...]
     off: tuple[str, ...] = ()
     is_hydra: bool = False
     is_list: bool = False
+    shared: str = ""
 
 
 @dataclass(frozen=True)

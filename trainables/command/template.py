@@ -108,9 +108,10 @@ def fill_text(text: str, texts: Mapping[str, str]) -> str:
 
 def list_flags(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str]:
     """Return the words that give `values` to a program by flags. A parameter that the trial has not gets none."""
-    words: list[str] = []
+    groups: dict[str, list[str]] = {}  # by the option that is shared, or else by parameter
     for name, flag in flags.items():
         if name in values:
+            words = groups.setdefault(flag.shared or name, [flag.shared] if flag.shared else [])
             value = values[name]
             is_off = value is False and not any("{value}" in word for word in flag.on)
             text = format_override(value) if flag.is_hydra else format_value(value)
@@ -118,7 +119,7 @@ def list_flags(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> list[str
             for word in flag.off if is_off else flag.on:
                 is_split = items and word == "{value}"
                 words += map(format_value, items) if is_split else [word.replace("{value}", text)]
-    return words
+    return [word for words in groups.values() for word in words]
 
 
 def parse_list(value: Any) -> list[Any] | None:

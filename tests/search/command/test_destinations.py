@@ -9,6 +9,7 @@ from searchlight.search.command.flags import Parameter
 from searchlight.search.command.options import CommandOptions
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import FileTarget, Flag
+from searchlight.trainables.command.template import list_flags
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -65,6 +66,48 @@ def test_style_of_flags_needs_no_help(folder):
     command = CommandOptions(command=("no-such-program", "--lr={lr}"), flags="--{name}={value}")
     given = [Parameter(name, "--search", [0.1]) for name in ("lr", "dropout", "epochs")]
     assert resolve_parameters(command, given, folder).flags == {"dropout": Flag(("--dropout={value}",))}
+
+
+NARGS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("config")
+parser.add_argument("--cfg-options", nargs="+", help="key=value")
+parser.add_argument("-o", "--override", action="append")
+parser.parse_args()
+raise SystemExit("it must not train")
+"""
+TWO = {"lr": [0.1, 0.5], "optimizer.momentum": [0.1, 0.9]}
+
+
+def resolve_style(folder, style, words=(), parameters=TWO):
+    (folder / "tool.py").write_text(NARGS)
+    command = CommandOptions(command=(sys.executable, "tool.py", "x.yaml", *words), flags=style)
+    given = [Parameter(name, "--search", values) for name, values in parameters.items()]
+    return list_flags(resolve_parameters(command, given, folder).flags, {"lr": 0.2, "optimizer.momentum": 0.3})
+
+
+def test_option_of_several_words_comes_once_before_all_parameters(folder):
+    joined = ["--cfg-options", "lr=0.2", "optimizer.momentum=0.3"]
+    assert resolve_style(folder, "--cfg-options {name}={value}") == joined
+    pairs = ["--cfg-options", "lr", "0.2", "optimizer.momentum", "0.3"]
+    assert resolve_style(folder, "--cfg-options {name} {value}") == pairs
+    repeated = ["-o", "lr=0.2", "-o", "optimizer.momentum=0.3"]
+    assert resolve_style(folder, "-o {name}={value}", ["-o", "a=1"]) == repeated
+
+
+@pytest.mark.parametrize(
+    ("style", "words", "parameters", "rule"),
+    [
+        ("--cfg {name}={value}", [], TWO, "must name an option that tool.py --help shows, to know whether"),
+        ("--cfg-options {name}={value}", ["--cfg-options", "a=1"], {"lr": [0.1]}, "must not repeat --cfg-options of"),
+    ],
+)
+def test_style_whose_words_would_be_lost_is_refused(folder, style, words, parameters, rule):
+    with pytest.raises(UsageError, match=rule) as error:
+        resolve_style(folder, style, words, parameters)
+    named = [style.split()[0], *(f"{name}={{{name}}}" for name in parameters)]
+    assert str(error.value).endswith(f"Name them in the command: {' '.join(named)}")
 
 
 @pytest.mark.parametrize(

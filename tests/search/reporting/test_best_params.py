@@ -46,14 +46,17 @@ def test_args_have_the_style_of_the_searched_command():
         "layers": Flag(("layers={value}",), is_hydra=True),
         "absent": Flag(("--absent",)),
         "betas": Flag(("--betas", "{value}"), is_list=True),
+        "a": Flag(("a={value}",), shared="--options"),
+        "b": Flag(("b={value}",), shared="--options"),
     }
     command = ["python", "train.py", "--optim.name={name}", "--depth", "{model-depth}", "--out={trial_dir}", "{data}"]
     about = {"config": {"command": command}, "flags": {name: asdict(flag) for name, flag in flags.items()}}
     values = {"cache": False, "name": "a b", "layers": ["a,b", 2], "fp16": False, "lr": 1e-05, "betas": "[0.9, 0.99]"}
-    values |= {"model_depth": 3, "data": "x.bin", "epochs": 9}
+    values |= {"model_depth": 3, "data": "x.bin", "epochs": 9, "a": 1, "b": 2}
     assert shlex.split(format_command_args(values, about)) == [
         "--optim.name=a b", "--depth", "3", "x.bin",
         "--learning-rate=1e-05", "--no-fp16", "layers=['a,b',2]", "--betas", "0.9", "0.99",
+        "--options", "a=1", "b=2",
     ]  # fmt: skip
 
 
