@@ -25,11 +25,13 @@ class Report(NamedTuple):
 
     Attributes:
         replaces: Whether an earlier report had this step. Its values are then out of date.
+        at: When it was complete, by `time.perf_counter`, or None for one of an earlier start of the program.
     """
 
     step: float | None
     metrics: dict[str, float]
     replaces: bool = False
+    at: float | None = None
 
 
 class Seen(NamedTuple):

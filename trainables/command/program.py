@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -131,7 +132,7 @@ class Program:
         for report in reports:
             if not report.replaces:
                 self._folder.add_reports([report])
-            self._reports.put(report)
+            self._reports.put(report._replace(at=time.perf_counter()))
 
     def generate_reports(self, is_stopping: Callable[[], bool]) -> Iterator[Report]:
         """Yield each report of the program until it has ended, or until `is_stopping` returns true."""

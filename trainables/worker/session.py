@@ -164,13 +164,17 @@ class Session:
         delete_local_checkpoint_after_upload: bool | None = None,
         checkpoint_upload_fn: Callable[..., Any] | None = None,
         validation: Any = False,
+        ended: float | None = None,
     ) -> None:
         """Report `metrics` of rank 0 to the search, and keep `checkpoint` of all ranks in one directory.
+
+        `ended` is when a program made the report, by `time.perf_counter`. It trains on while its function waits here,
+        so that the time of its next report begins then. Other functions wait here themselves.
 
         Raises:
             TrialEnded: The trial ends here.
         """
-        seconds = time.perf_counter() - self._since
+        seconds = (time.perf_counter() if ended is None else ended) - self._since
         upload = checkpoint_upload_mode is ray.train.CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None
         self._check_call("a validation" if validation else "an upload of its own" if upload else "")
         self.number += 1
@@ -192,7 +196,7 @@ class Session:
         self.has_saved = saved
         self._put(EpochReport(self.number, numbers, str(path) if saved else None, costs), arrivals)
         self._usage.begin()
-        self._since = time.perf_counter()
+        self._since = time.perf_counter() if ended is None else ended
 
     def _check_call(self, refused: str) -> None:
         """End the trial or raise if `report` must not be called, or not with the `refused` argument."""

@@ -295,6 +295,27 @@ def test_program_goes_on_between_segments_and_ends_with_its_trial(project):
     assert worker.recycle_reason == ""
 
 
+def test_time_of_a_report_begins_with_the_one_before_although_the_function_waits(project):
+    project.write("""
+        import sys, time
+        from pathlib import Path
+        print("step 1 loss 1")
+        while not Path(sys.argv[1]).exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        print("step 2 loss 2")
+    """)
+    begin = project.folder.parent / "begin"
+    worker = project.worker(str(begin))
+    assert losses(worker.run(project.segment(until=1, is_last=False))) == [1]
+    begin.touch()
+    while len(project.output()) < 2:
+        time.sleep(0.01)
+    second = [*worker.run(project.segment(epoch=1, until=2))]
+    assert losses(second) == [2]
+    assert second[0].costs["gpu_seconds"] >= 0.5
+
+
 def test_program_ends_at_once_if_the_search_does(project):
     project.write("import time; print('up', flush=True); time.sleep(600)")
     worker = project.worker()
