@@ -62,13 +62,17 @@ def resolve_parameters(
     """
     files, patches = _parse_targets("--to", options.to), _parse_targets("--patch", options.patch)
     named = {*map(normalize, find_placeholders(options.command))}
+    givable = parameters
+    if all(parameter.name != SEED for parameter in parameters):
+        givable = [*parameters, Parameter(SEED, "", [0])]  # that of the trial, which may have several places
+        named -= {SEED}
     problems = [
         *_check_placeholders(options, parameters, files),
-        *_check_targets("--to", files, parameters, named),
-        *_check_targets("--patch", patches, parameters, named),
+        *_check_targets("--to", files, givable, named),
+        *_check_targets("--patch", patches, givable, named),
         *_check_reached(options, files, patches),
-        *_check_files("--to", files, parameters, folder),
-        *_check_files("--patch", patches, parameters, folder),
+        *_check_files("--to", files, givable, folder),
+        *_check_files("--patch", patches, givable, folder),
     ]
     counts = Counter((target.path, target.key) for target in (*files, *patches))
     problems += [
@@ -76,7 +80,7 @@ def resolve_parameters(
     ]
     if problems:
         raise UsageError(*problems)
-    names = {normalize(parameter.name): parameter.name for parameter in parameters}
+    names = {normalize(parameter.name): parameter.name for parameter in givable}
     files, patches = (
         tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)
         for targets in (files, patches)
@@ -86,7 +90,8 @@ def resolve_parameters(
     if options.seed_flag:
         others = [other for other in others if other.name != SEED]
         others.append(Parameter(options.seed_flag, "--seed-flag", [0]))
-    defaults = {target.parameter: _read_value(folder / target.path, target.key) for target in (*files, *patches)}
+    targets = [target for target in (*files, *patches) if target.parameter != SEED or parameters is givable]
+    defaults = {target.parameter: _read_value(folder / target.path, target.key) for target in targets}
     values = {parameter.name: parameter.values[0] for parameter in parameters}
     values |= {target.path: str(folder / target.path) for target in files}
     read = partial(read_options, options.command, folder, values, limit)
@@ -171,7 +176,7 @@ def _check_targets(
     for target in targets:
         where = f"{option} {target.path}:{target.key}={target.parameter}"
         if normalize(target.parameter) not in names:
-            rule = f"must take a parameter of --search or --set, but {target.parameter} is none."
+            rule = f"must take seed or a parameter of --search or --set, but {target.parameter} is none."
             remedy = suggest_name(target.parameter, [parameter.name for parameter in parameters])
             yield f"{where} {rule} {remedy}".rstrip()
         elif normalize(target.parameter) in named:

@@ -6,10 +6,12 @@ import pytest
 
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
+from searchlight.search.errors import UsageError
 from searchlight.search.experiment.opening import create_search
 from searchlight.search.experiment.plan import plan
 from searchlight.search.reporting.console.listing import print_plan
 from searchlight.search.run import main
+from searchlight.trainables.command.template import fill
 from tests.search.refusals import problems_of
 
 SCRIPT = """
@@ -190,6 +192,23 @@ def test_value_of_a_file_is_tried_first(make_plan, tmp_path):
     assert make_plan(search=search, to=["config.yaml:lr=lr", "config.yaml:name=name"]).first == (
         {"lr": 0.5, "name": "adam"},
     )
+
+
+def test_seed_of_the_trial_may_go_to_a_file(make_plan, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("lr: 0.5\nseed: 3\n")
+    (tmp_path / "train.py").write_text("SEED = 1\n" + SCRIPT)
+    given = {"to": ["config.yaml:seed=seed"], "patch": ["train.py:SEED=seed"]}
+    planned = make_plan("--seed={seed}", **given)
+    assert planned.confirmation is not None
+    assert planned.command.defaults == {}, "the seed is no parameter"
+    launched = fill(planned.command, {"learning-rate": 0.1, "seed": 7}, {"seed": "7", "trial_dir": "0"})
+    assert launched.files["config.yaml"] == "lr: 0.5\nseed: 7\n"
+    assert launched.files["train.py"].startswith("SEED = 7\n")
+    print_plan(planned)
+    assert "# trial 0: config.yaml: seed is 0\n" in capsys.readouterr().out
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    with pytest.raises(UsageError, match=r"must take seed or a parameter of --search or --set, but sed is none. Did"):
+        make_plan(to=["config.yaml:seed=sed"])
 
 
 def test_plan_has_only_lines_that_say_something(make_plan, capsys):

@@ -118,7 +118,7 @@ def test_style_whose_words_would_be_lost_is_refused(folder, style, words, parame
         (["{lr}"], {"resume_with": "--resume {chekpoint_dir}"}, "Did you mean checkpoint_dir?"),
         (["{lr}"], {"metrics_file": "{trial_dri}/log.csv"}, "Did you mean trial_dir?"),
         (["{lr}"], {"to": ["config.yaml:optimizer.lr=lr"]}, "that has no other place, but the command has {lr}."),
-        (["{lr}"], {"to": ["config.yaml:optimizer.lr=rl"]}, "but rl is none. Choose from lr."),
+        (["{lr}"], {"to": ["config.yaml:optimizer.lr=rl"]}, "but rl is none. Choose from lr, seed."),
         ([], {"to": ["config.yaml:optimizer.rl=lr"]}, "single value in config.yaml, but there is none. Did you mean"),
         ([], {"to": ["config.yaml:optimizer=lr"]}, "in config.yaml. Choose from optimizer.lr, optimizer.name."),
         ([], {"to": ["confg.yaml:lr=lr"]}, "must name a file that exists, but there is no"),
