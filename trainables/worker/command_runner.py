@@ -85,12 +85,12 @@ class CommandRunner(FunctionRunner):
                     last = report if last is not None and last.step == report.step else last
                     continue
                 if last is not None:
-                    session.report(last.metrics, ended=last.at)
+                    session.report_program(last.metrics, last.at)
                 last = report if self._is_last(session) else None
                 if last is None:
-                    session.report(report.metrics, ended=report.at)
+                    session.report_program(report.metrics, report.at)
             if last is not None:
-                session.report(last.metrics, ended=last.at)
+                session.report_program(last.metrics, last.at)
             if program.code is None or program.is_superseded:
                 session.end_trial(build_interruption([(self.must_stop, self.migrate_reason)]))
             if reason := program.describe_failure():

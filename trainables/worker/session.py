@@ -92,6 +92,7 @@ class Session:
         self._find_start = find_start
         self._budget = segment.budget
         self._since = time.perf_counter()  # a report costs the time since the one before, or since the call
+        self._ended: float | None = None  # when a program made the present report
         self._usage = ResourceUsage(self.context.device)
         self._reports: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
         self._segments: queue.SimpleQueue[SegmentAssignment | None] = queue.SimpleQueue()
@@ -164,17 +165,13 @@ class Session:
         delete_local_checkpoint_after_upload: bool | None = None,
         checkpoint_upload_fn: Callable[..., Any] | None = None,
         validation: Any = False,
-        ended: float | None = None,
     ) -> None:
         """Report `metrics` of rank 0 to the search, and keep `checkpoint` of all ranks in one directory.
-
-        `ended` is when a program made the report, by `time.perf_counter`. It trains on while its function waits here,
-        so that the time of its next report begins then. Other functions wait here themselves.
 
         Raises:
             TrialEnded: The trial ends here.
         """
-        seconds = (time.perf_counter() if ended is None else ended) - self._since
+        seconds = self._read_time() - self._since
         upload = checkpoint_upload_mode is ray.train.CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None
         self._check_call("a validation" if validation else "an upload of its own" if upload else "")
         self.number += 1
@@ -196,7 +193,22 @@ class Session:
         self.has_saved = saved
         self._put(EpochReport(self.number, numbers, str(path) if saved else None, costs), arrivals)
         self._usage.begin()
-        self._since = time.perf_counter() if ended is None else ended
+        self._since = self._read_time()
+
+    def report_program(self, metrics: Mapping[str, float], ended: float | None) -> None:
+        """Report what a program has, which trains on while its function waits: the time of its next report has begun.
+
+        Args:
+            ended: When the program made the report, by `time.perf_counter`, or None for now.
+
+        Raises:
+            TrialEnded: The trial ends here.
+        """
+        self._ended = ended
+        self.report(metrics)
+
+    def _read_time(self) -> float:
+        return time.perf_counter() if self._ended is None else self._ended
 
     def _check_call(self, refused: str) -> None:
         """End the trial or raise if `report` must not be called, or not with the `refused` argument."""
