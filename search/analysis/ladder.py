@@ -138,11 +138,14 @@ class Ladder:
             return None
         search, unscaled_at = self.searches[-1], self.searches[0].name
         record = search.record
-        points = record.about.get("first", ())
-        predicted = _find_value(record, points[1]) if len(points) > 1 else None
+        unchanged, *others = record.about.get("first", ()) or [{}]
+        # The predicted point follows the unchanged one, unless both are the same.
+        is_same = self.before(len(self.searches) - 1).predict_point(search.size) == unchanged
+        unscaled = _find_value(record, unchanged)
+        predicted = unscaled if is_same or not others else _find_value(record, others[0])
         if predicted is None or search.best is None:
             return None
-        best, unscaled = get_best_value(search.best, record.objective), _find_value(record, points[0])
+        best = get_best_value(search.best, record.objective)
         confirmations = confirm(record)
         confirmation = confirmations[0] if len(confirmations) == 1 else None
         return Proof(search, unscaled_at, predicted, unscaled, best, confirmation)
@@ -196,15 +199,24 @@ class Ladder:
 
         Parameters that are no numbers have the best values of the largest size so far.
         """
-        largest = next((search.best for search in reversed(self.searches) if search.best is not None), None)
-        if self.law is None or largest is None:
-            return []
         points: list[dict[str, Any]] = []
-        for values in propose(self.law, size, count + 1):
-            point = largest.params | {name: snap(largest.distributions[name], each) for name, each in values.items()}
+        for point in self._propose(size, count + 1):
             if point not in points and point != self.unscaled:
                 points.append(point)
         return points[:count]
+
+    def predict_point(self, size: Mapping[str, float]) -> dict[str, Any] | None:
+        """Return the predicted point for `size` inside of the search space, or None without a law."""
+        return next(iter(self._propose(size, 1)), None)
+
+    def _propose(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
+        largest = next((search.best for search in reversed(self.searches) if search.best is not None), None)
+        if self.law is None or largest is None:
+            return []
+        return [
+            largest.params | {name: snap(largest.distributions[name], each) for name, each in values.items()}
+            for values in propose(self.law, size, count)
+        ]
 
     def estimate_cost(self, size: Mapping[str, float]) -> float | None:
         """Return the expected GPU-seconds of a trial at `size` from those of the sizes so far, or None if unknown.

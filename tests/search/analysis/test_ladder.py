@@ -90,6 +90,16 @@ def test_proof_compares_the_predicted_setting_with_the_unscaled_one():
     assert Ladder([small], {"width": 128}, {}).proof is None
 
 
+def test_prediction_that_equals_the_unscaled_setting_is_no_neighbor():
+    small = search_at(8)
+    earlier = Ladder([small], {"width": 16}, {})
+    unscaled = earlier.predict_point({"width": 16})
+    neighbor = {**unscaled, "lr": unscaled["lr"] * 2}
+    proof = Ladder([small, search_at(16, [unscaled, neighbor])], {"width": 16}, {}).proof
+    assert proof.predicted == proof.unscaled
+    assert "the same" in proof.statement
+
+
 def test_page_and_json_need_no_complete_trial():
     empty = Ladder([SizedSearch("width8", {"width": 8}, build_record("s", [], (OBJECTIVE,), {}))], {"width": 16}, {})
     assert empty.law is None

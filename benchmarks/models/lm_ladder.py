@@ -1,0 +1,109 @@
+"""Search the task `lm` at small widths for the largest one, and compare it with direct searches there.
+
+The ladder has five widths over a factor of 16 in parameters. A direct search at the largest width spends FACTOR times
+what the ladder spent. The settings of both, and the best one of the smallest width unchanged, then train under new
+seeds. The whole takes hours on a CPU, and continues where it was ended.
+
+    python benchmarks/models/lm_ladder.py FOLDER [--factors 1,5] [--trials 24] [--seeds 5] [--set samples=800]
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
+
+from benchmarks.recording import Table, add_settings, create_parser, parse_settings, print_progress, print_result
+from searchlight.search.config import SearchConfig
+from searchlight.search.experiment import ladder, runner
+from searchlight.trainables.lm import LmTask
+from searchlight.trainables.lm.config import LmConfig
+from searchlight.trainables.training.trainer import train
+
+WIDTHS = "48,72,96,144,192"
+SPACE = {
+    "lr": "1e-4..3e-2:log",
+    "embedding_lr": "1e-3..1e-1:log",
+    "weight_decay": "1e-3..1:log",
+    "warmup": "0.01..0.4",
+}
+FIRST_SEED = 1000  # of the comparison, which no search uses
+
+
+def search_ladder(folder: Path, widths: str, trials: int, fixed: Mapping[str, str]) -> ladder.LadderResult:
+    """Return the result of the searches at all widths, of which those that ended are not run again."""
+    if ladder.is_ladder(folder / "ladder"):
+        return ladder.resume(folder / "ladder")
+    config = {**build_options(folder, "ladder", fixed), "sizes": f"width={widths}", "trials": trials, "confirm": 0}
+    return ladder.run(SearchConfig(**config))
+
+
+def search_directly(folder: Path, width: str, hours: float, factor: int, fixed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the best values of a search at `width` alone that spends so many hours of all workers."""
+    name = f"direct{factor}"
+    if (folder / name / "search.yaml").exists():
+        result = runner.resume(name, folder)
+    else:
+        options = build_options(folder, name, {**fixed, "width": width})
+        config = SearchConfig(**options, trials=10_000, gpu_hours=factor * hours, confirm=0)
+        result = runner.run(config)
+    assert result.best is not None
+    return {name: result.best.config[name] for name in SPACE}
+
+
+def build_options(folder: Path, name: str, fixed: Mapping[str, str]) -> dict[str, Any]:
+    values = {"heads": "3", "optimizer": "adamw", "precision": "fp32", **fixed}
+    return {"task": "lm", "storage": folder, "name": name, "search": SPACE, "set": values}
+
+
+def train_setting(width: str, values: Mapping[str, Any], fixed: Mapping[str, str], seeds: int) -> list[float]:
+    """Return the best objective of each of `seeds` trainings."""
+    losses = []
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        settings = {"heads": 3, "optimizer": "adamw", "precision": "fp32", **fixed, **values, "width": width}
+        reports = train(LmTask(LmConfig.model_validate({**settings, "seed": seed})))
+        losses.append(min(report["val/bpb"] for report in reports))
+        print_progress(f"{dict(values)}, seed {seed}: {losses[-1]:.4f}")
+    return losses
+
+
+def describe(setting: str, hours: float, values: Mapping[str, Any], losses: Sequence[float]) -> dict[str, Any]:
+    spread = stdev(losses) if len(losses) > 1 else 0.0
+    row = {"setting": setting, "hours": hours, "mean": mean(losses), "deviation": spread, "seeds": len(losses)}
+    return {**row, **{name: float(value) for name, value in values.items()}}
+
+
+def main() -> None:
+    parser = create_parser(__doc__)
+    parser.add_argument("folder", type=Path, help="where the searches are kept")
+    parser.add_argument("--widths", default=WIDTHS)
+    parser.add_argument("--trials", type=int, default=24, help="at the smallest width")
+    parser.add_argument("--factors", default="1,5", help="of the cost of the ladder, for direct searches")
+    parser.add_argument("--seeds", type=int, default=5)
+    add_settings(parser)
+    given = parser.parse_args()
+    fixed, folder, width = parse_settings(given), given.folder.absolute(), given.widths.split(",")[-1]
+    found = search_ladder(folder, given.widths, given.trials, fixed).ladder
+    assert found.law is not None
+    assert found.forecast is not None
+    hours = sum(search.gpu_seconds for search in found.searches) / 3600
+    predicted = {name: each.value for name, each in found.forecast.values.items()}
+    settings = {"law": (hours, predicted), "unscaled": (found.searches[0].gpu_seconds / 3600, found.unscaled)}
+    for factor in map(int, given.factors.split(",")):
+        settings[f"direct, {factor} times"] = (factor * hours, search_directly(folder, width, hours, factor, fixed))
+    rows = [
+        describe(name, spent, values, train_setting(width, values, fixed, given.seeds))
+        for name, (spent, values) in settings.items()
+    ]
+    exponents: Table = [
+        {"parameter": name, "exponent": each.value, "low": each.low, "high": each.high}
+        for name, own in found.law.exponents.items()
+        for each in own.values()
+    ]
+    print_result({"settings": rows, "exponents": exponents}, {"hours": "h"}, "Bits per byte; intervals 90 %.")
+
+
+if __name__ == "__main__":
+    main()
