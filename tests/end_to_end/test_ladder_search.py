@@ -13,7 +13,8 @@ OPTIONS = ["--trials", "6", "--name", "grown", "--scheduler", "none", "--confirm
 def ladder(make_cli):
     """The command line, and what it printed of searches at two sizes, and of their resume."""
     cli = make_cli()
-    first = cli.run("growing.py:Growing", "--sizes", "width=8,32", "--target", "width=64", *OPTIONS)
+    sizes = ["--sizes", "width=8,32", "--target", "width=64", "--exponent", "lr/width=-0.5"]
+    first = cli.run("growing.py:Growing", *sizes, *OPTIONS)
     assert first.returncode == 0, first.stderr
     return cli, first, cli.run("--resume", "grown", "--json")
 
@@ -30,7 +31,7 @@ def test_sizes_are_searched_in_turn_and_the_law_is_told(ladder):
     assert {trial.user_attrs["config"]["width"] for trial in large.trials} == {32}
     best = min(small.trials, key=lambda trial: trial.value)
     assert large.trials[0].params == best.params, "the unchanged setting comes first"
-    assert large.trials[1].params["lr"] < best.params["lr"] * 1.001
+    assert large.trials[1].params["lr"] == pytest.approx(0.05, rel=0.3), "the predicted one follows"
     assert {run.user_attrs["confirms"]["trial"] for run in large.confirming_runs} >= {None}
     assert (cli.folder / "runs" / "grown" / "ladder.html").stat().st_size > 10**6
 
