@@ -27,6 +27,7 @@ FEWEST_NEIGHBORS = 3  # beyond one run per parameter
 EXPONENT_SPREAD = 0.25  # standard deviation of exponents around the starting law
 POSITION_SPREAD = 0.15  # of the optimum around the best runs, in searched ranges
 RIDGE = 1e-2  # of the fit of the curvature, relative to columns of variance 1
+NOISE, GUESSED = 0.1, 1.0  # guessed noise as a share of the spread of losses near the best, and its weight in runs
 FLATTEST = 0.05  # smallest curvature, as a share of the largest
 EDGE = 0.03  # share of a range that counts as its edge
 FAR = 10.0  # factor of extrapolation above which the law is not trusted
@@ -152,12 +153,18 @@ class ScalingLaw:
             if not 0 <= position[row] <= 1:
                 value = parameter.from_share(float(position[row]))
                 yield f"{parameter.name}={value:.3g} lies outside of its range, {parameter.low:g}..{parameter.high:g}"
-            for known_size in self.runs:
-                at = self.locate(dict(zip(self.sizes, known_size, strict=True)))[0, row]
-                if not EDGE <= at <= 1 - EDGE:
-                    where = describe_size(dict(zip(self.sizes, known_size, strict=True)))
-                    end = parameter.low if at < 0.5 else parameter.high
-                    yield f"at {where} the best {parameter.name} is at the edge of its range, {end:g}: widen it"
+            yield from self._find_edges(row)
+
+    def _find_edges(self, row: int) -> Iterator[str]:
+        """Yield a line for each end of the range of a parameter that has the optimum of a size."""
+        parameter, places = self.parameters[row], dict[float, list[str]]()
+        for values in self.runs:
+            size = dict(zip(self.sizes, values, strict=True))
+            at = self.locate(size)[0, row]
+            if not EDGE <= at <= 1 - EDGE:
+                places.setdefault(parameter.low if at < 0.5 else parameter.high, []).append(describe_size(size))
+        for end, sizes in places.items():
+            yield f"the best {parameter.name} is at the edge of its range, {end:g}, at {', '.join(sizes)}: widen it"
 
 
 def describe_size(size: Mapping[str, float]) -> str:
@@ -297,7 +304,7 @@ def _fit(data: _Data, samples: Array, free: NDArray[np.bool_]) -> tuple[Array, A
     gram = weighted @ chosen + penalty[..., None] * np.eye(chosen.shape[2])
     found[:, free.reshape(-1)] = np.linalg.solve(gram, weighted @ target)[..., 0]
     coefficients = offset + found.reshape(-1, *free.shape)
-    coefficients[..., 0] += center
+    coefficients[..., 0] = np.clip(coefficients[..., 0] + center, 0.0, 1.0)  # nothing was tried beyond the range
     return coefficients, curvature
 
 
@@ -325,10 +332,14 @@ def _fit_curvature(data: _Data, shares: Array, weights: Array) -> tuple[Array, A
     design = design / scale[:, None]
     weighted = np.swapaxes(design * weights[..., None], 1, 2)
     ridge = RIDGE * total[:, None, None] * np.eye(design.shape[2])
-    found = np.linalg.solve(weighted @ design + ridge, weighted @ target)
+    gram = weighted @ design
+    found = np.linalg.solve(gram + ridge, weighted @ target)
     rest = (target - design @ found)[..., 0]
-    freedom = np.maximum(total - 0.5 * design.shape[2], 0.3 * total)
-    noise = np.sqrt((weights * rest**2).sum(axis=1) / freedom) + 1e-9
+    fitted = np.trace(np.linalg.solve(gram + ridge, gram), axis1=1, axis2=2)
+    variance = (weights * target[..., 0] ** 2).sum(axis=1) / total
+    # A curvature that fits few runs exactly shows no noise, so that a guess is added.
+    known = (weights * rest**2).sum(axis=1) + GUESSED * NOISE**2 * variance
+    noise = np.sqrt(known / (np.maximum(total - fitted, 0.0) + GUESSED)) + 1e-9
     curvature = np.zeros((draws, count, count))
     curvature[:, first, second] = (found[..., 0] / scale)[:, : len(first)]
     curvature = curvature + np.swapaxes(curvature, 1, 2)

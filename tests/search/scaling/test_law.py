@@ -76,6 +76,17 @@ def test_diverged_runs_and_outliers_do_not_move_the_law():
     assert sum(law.runs.values()) == len(runs) + len(bad) // 2
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_few_runs_in_many_dimensions_predict_nothing_beyond_the_range(seed):
+    others = [ScaledParameter(name, 0.0, 1.0) for name in "abc"]
+    runs = [run for width in (64, 128) for run in run_at(width, -0.5, seed, 4, 0.05, (LR, *others))]
+    law = fit_law(runs, [LR, *others], draws=30)
+    found = law.predict({"width": 128}).values
+    for parameter in (LR, *others):
+        assert law.trends[parameter.name] or parameter.low <= found[parameter.name].value <= parameter.high
+
+
 def test_starting_law_holds_until_the_runs_overrule_it():
     one_size = fit_law(run_at(64, 0.0), [LR, DECAY], {"lr": {"width": -1.0}}, draws=30)
     assert one_size.predict({"width": 256}).values["lr"].value == pytest.approx(3e-2 / 4, rel=0.2)
