@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from searchlight.search.reporting.running_search import RunningSearch
+from searchlight.search.steering.command import Command
 from searchlight.search.study.record import load_search
 from tests.end_to_end.processes import contains, find_actors, wait_until
 
@@ -37,6 +39,10 @@ def test_search_follows_commands_through_a_kill(make_cli):
     assert steer(cli, "avoid", "lr<0.01")[0] == 0
     assert steer(cli, "avoid", "lr<0.5")[0] == 2, "nothing would be left"
     wait_until(lambda: any(trial.params.get("lr") == 0.05 for trial in load_search(folder).trials), process)
+    of_agent = Command("try", {"point": {"lr": 0.07}}, "agent:ann", gpu_hours=1e-4)
+    assert RunningSearch(folder).send(of_agent, 300.0).answer.accepted
+    reason = "stopped by searchlight: trials of agent:ann have taken their 0.0001 GPU-hours"
+    wait_until(lambda: any(t.user_attrs.get("reason") == reason for t in load_search(folder).trials), process)
     assert find_actors(process, "RayTrainWorker")
     assert steer(cli, "pause")[0] == 0
     wait_until(lambda: not find_actors(process, "RayTrainWorker"), process)
@@ -61,7 +67,7 @@ def test_search_follows_commands_through_a_kill(make_cli):
     assert len(record.trials) == begun + 2
     assert all(trial.params["lr"] >= 0.01 for trial in record.trials[begun:])
     assert [entry.command.operation for entry in record.commands] == [
-        "stop", "try", "avoid", "avoid", "pause", "continue", "pause", "budget", "continue",
+        "stop", "try", "avoid", "avoid", "try", "stop", "pause", "continue", "pause", "budget", "continue",
     ]  # fmt: skip
     assert contains(folder / "report.html", "too slow")
     assert contains(folder / "commands.json", "too slow")
