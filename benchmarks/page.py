@@ -31,10 +31,11 @@ STUDIES = {
     "search_variants": "many hours",
     "confirmation": "16 min beside other work",
     "importances": "",
-    "arc_policy": "2 CPU-minutes",
-    "arc_programs": "2 CPU-minutes",
+    "arc_policy": "3 CPU-minutes",
+    "arc_programs": "6 CPU-minutes",
+    "arc_dreams": "3 CPU-minutes",
     "arc_searches": "28 min, most of it beside other work",
-    "arc_depth": "2 CPU-minutes",
+    "arc_depth": "5 CPU-minutes",
     "turnaround_lm": "6 min",
     "program_turnaround": "8 min",
     "continual": "10 CPU-minutes",
@@ -393,7 +394,7 @@ def render_studies() -> list[str]:
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
 QUOTED = ("arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual", "plasticity", "soak")
-MERGED = ("arc_policy", "arc_searches")
+MERGED = ("arc_policy", "arc_dreams", "arc_searches")
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
     "numbers": render_goals,
