@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,6 +216,16 @@ class Replay:
         return float(self._values[trials.rows[number], int(shared)])
 
 
+class Drawn(Protocol):
+    """Trials and runs whose true values are known: see `Simulator`."""
+
+    def search(self, draw: Rng, trials: int) -> Trials: ...
+
+    def draw_shared(self, draw: Rng) -> float: ...
+
+    def run(self, draw: Rng, trials: Trials, number: int, shared: float) -> float: ...
+
+
 REPLAYS = {
     "60 configs": (60, None),
     "60 configs, good defaults": (60, 3),
@@ -231,17 +241,19 @@ def simulate(name: str, noise: float, runs: int, searches: int) -> list[Outcome]
     return [compare_picks(simulator, np.random.default_rng([seed, number]), runs) for number in range(searches)]
 
 
-def compare_picks(simulator: Simulator | Replay, draw: Rng, runs: int) -> Outcome:
+def compare_picks(simulator: Drawn, draw: Rng, runs: int) -> Outcome:
     """Return the picks of a search with confirmation and of a longer search without it."""
     all_trials = simulator.search(draw, TRIALS + runs)
     luckiest = int(all_trials.seen.argmax())
     true, seen = all_trials.true[:TRIALS], all_trials.seen[:TRIALS]
     finalists = [int(number) for number in np.argsort(-seen) if number][: num_finalists(runs)]
     values: dict[int | None, dict[int, float]] = {}
+    shared: dict[int, float] = {}  # by round
     while due := next_runs(finalists, values, runs, "max"):
-        shared = simulator.draw_shared(draw)
         for config, index in due:
-            values.setdefault(config, {})[index] = simulator.run(draw, all_trials, config or 0, shared)
+            if index not in shared:
+                shared[index] = simulator.draw_shared(draw)
+            values.setdefault(config, {})[index] = simulator.run(draw, all_trials, config or 0, shared[index])
     found = estimate_confirmation(values, SCORE)
     assert found is not None
     best = next(config for config in found.configs if config.trial is not None)

@@ -195,12 +195,15 @@ def _draw_posterior(runs: Runs, sign: float) -> _Draws:
     scatter = np.linalg.cholesky(to_means @ np.linalg.solve(gram, to_means.T))
     draw = np.random.default_rng(0)
     point = np.repeat(np.arange(len(weight)), draw.multinomial(DRAWS, weight))
-    sigma = np.sqrt(rest[point] / draw.chisquare(degrees, DRAWS))
+    noise = np.sqrt(rest[point] / draw.chisquare(degrees, DRAWS))
+    # The configs' distances are no draws from the prior. If they counted as evidence of the noise, as they do above,
+    # intervals of differences would be too narrow: see docs/development/confirmation.md.
+    sigma = np.sqrt(rest[point] / draw.chisquare(len(y) - len(runs), DRAWS))
     moved = np.einsum("dij,dj->di", scatter[point], draw.standard_normal((DRAWS, len(runs))))
     return _Draws(
         means=center + scale * (weight @ means),
         draws=center + scale * (means[point] + sigma[:, None] * moved),
-        noise=float(scale * np.median(sigma * np.hypot(1.0, ratios[point, 2]))),
+        noise=float(scale * np.median(noise * np.hypot(1.0, ratios[point, 2]))),
         paired_noise=float(scale * np.median(sigma)),
     )
 

@@ -39,3 +39,8 @@ def test_replayed_search_and_its_runs_have_different_seeds():
     assert trials.true[3] == pytest.approx(np.mean([trials.seen[3], *runs])), "each seed once"
     assert len({*trials.rows}) == 20
     assert np.count_nonzero(trials.true[0] < trials.true) >= 5, "the defaults are not among the best"
+
+
+def test_rounds_of_a_replayed_search_have_different_seeds():
+    outcomes = simulate("the best 30", 0.0, 6, 10)
+    assert np.mean([covered for outcome in outcomes for covered in outcome.differences_covered]) > 0.5

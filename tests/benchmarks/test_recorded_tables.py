@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
-from benchmarks.search.problems.tables import build_from_table, is_held_out
+from benchmarks.search.problems.tables import RecordedTable, build_from_table, is_held_out
+from benchmarks.search.recorded_noise import RecordedNoise
 from benchmarks.search.runs import ALL_SIDES
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "recorded_tables.py"
@@ -27,7 +28,12 @@ def write_table(folder, name="lcbench_2", curves=None, **changed):
     data = {"names": ["lr", "batch", "optimizer"], "kinds": ["float", "int", "choice"], "log": [True, True, False]}
     data |= {"low": [1e-4, 8.0, 0.0], "high": [1.0, 128.0, 1.0], "choices": json.dumps([None, None, ["sgd", "adam"]])}
     data |= {"configs": CONFIGS, "curves": np.float32(curves), "steps": np.arange(1, 5), "mode": "min"}
-    data |= {"ended": [[0, 0], [1, 1], [0, 4]], "cost": np.array([1.0, 1.0, 3.0]), "default": CONFIGS[2]}
+    data |= {
+        "ended": [[0, 0], [1, 1], [0, 4]],
+        "cost": np.array([1.0, 1.0, 3.0]),
+        "default": CONFIGS[2],
+        "default_index": 2,
+    }
     file = folder / f"{name}.npz"
     np.savez(file, **{"meta": json.dumps({"validation_target": 0.65}), **data, **changed})
     return file
@@ -125,3 +131,17 @@ def test_script_compares_single_searches(tmp_path):
         ("random", "random@none", "all"),
     ]
     assert all(row["lower"] + row["equal"] + row["higher"] == 2 * row["of"] for row in rows)
+
+
+def test_recorded_noise_has_the_means_and_spreads_of_the_runs(tmp_path):
+    ends = np.array([[1.0, 3.0, 2.0], [5.0, 5.5, 6.0], [np.nan, 0.0, 0.0]])
+    curves = np.broadcast_to(ends[..., None], (3, 3, 4))
+    file = write_table(tmp_path, "nanogpt_x", curves, ended=[[0, 0, 0], [0, 0, 0], [1, 0, 0]], default_index=1)
+    recorded, draw = RecordedNoise(RecordedTable(file), 3), np.random.default_rng(0)
+    trials = recorded.search(draw, 20)
+    assert recorded.configs == 2, "a config that diverges is left out"
+    assert trials.true.tolist() == [-5.5, -2.0], "the defaults first, and larger is better"
+    runs = [recorded.run(draw, trials, 1, 0.0) for _ in range(2000)]
+    assert np.mean(runs) == pytest.approx(-2.0, abs=0.1)
+    assert np.std(runs) == pytest.approx(1.0, rel=0.1)
+    assert len(set(runs)) == 2000, "no run is equal to another because few were recorded"

@@ -49,6 +49,7 @@ class RecordedTable:
         self.default = data["default"]
         ran = np.isin(data["ended"], (RAN, DIVERGED, TARGET))
         kept = ran.any(1)
+        self.default_row = int(kept[: int(data["default_index"])].sum())  # of those that are kept
         sign = 1.0 if str(data["mode"]) == "min" else -1.0
         self.configs: Array = data["configs"][kept].astype(float)
         self.losses: Array = sign * data["curves"][kept].astype(float)
