@@ -133,7 +133,7 @@ def measure_quality(against: str, most: float) -> Measure:
 def measure_picks(result: Result) -> Figure:
     row = result.find_row("problems", noise=1, runs=6, problem="mean")
     value = f"{row['worse']:.1f} %; {row['worse_without']:.1f} % without confirming runs"
-    return Figure(value, "13 problems, 400 searches each", row["worse"] <= 12)
+    return Figure(value, "13 problems, 60 searches each", row["worse"] <= 12)
 
 
 def measure_duration(table: str, most_s: float, **chosen: object) -> Measure:

@@ -23,13 +23,15 @@ SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
 # Long studies, which `make bench` does not repeat: their results, and how long they took on two cores, where recorded.
 STUDIES = {
     "recorded_tables": "10 min beside other work",
+    "recorded_defaults": "8 min beside other work",
     "scaling": "1 min",
     "search_quality": "an hour",
     "search_quality_peers": "21 min",
     "search_quality_seconds": "7 min",
     "search_quality_stopping": "22 min beside other work",
     "search_variants": "many hours",
-    "confirmation": "16 min beside other work",
+    "confirmation": "1 CPU-minute",
+    "recorded_noise": "1 CPU-minute",
     "importances": "",
     "arc_policy": "3 CPU-minutes",
     "arc_programs": "6 CPU-minutes",
@@ -318,6 +320,17 @@ def render_confirmation(table: str, column: str, label: str, **chosen: object) -
     return render
 
 
+def render_recorded_noise() -> list[str]:
+    """Render the figures of confirming runs on trainings of others."""
+    names = ("worse_without", "worse", "shown", "shown_wrongly", "pick_covered", "differences_covered")
+    rows = [
+        [f"`{row['family']}` ({row['of']})", str(row["runs"]), *(f"{row[name]:.1f} %" for name in names)]
+        for row in load_result("recorded_noise").find_rows("families")
+    ]
+    head = ["family (tables)", "runs", "worse than the defaults, without", "with", "shown to beat them", "wrongly"]
+    return render_table([*head, "pick covered", "differences covered"], rows)
+
+
 def render_baselines(kind: str, peers: Sequence[str], runs: dict[str, str]) -> Render:
     """Return the renderer of the errors of the liquid network by domain, beside those of two simple models."""
 
@@ -415,6 +428,7 @@ PARTS: dict[str, Render] = {
     "infeasible": render_infeasible,
     "study/scaling": render_scaling,
     "confirmation": render_confirmation("problems", "noise", "noise", problem="mean"),
+    "confirmation_recorded": render_recorded_noise,
     "confirmation_replays": render_confirmation("replays", "problem", "searched"),
     "liquid_text": render_baselines(
         "text", ("3-gram", "4-gram"), TEXTS | {"text-command, larger": "the third command, larger"}
