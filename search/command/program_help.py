@@ -75,36 +75,61 @@ def read_options(
         if not options:
             ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
             raise UsageError(f"{told} {ended if code else 'shows none'}. {REMEDY}")
-        types = {
-            name: kind for word in argv if word.endswith(".py") for name, kind in read_types(folder / word).items()
-        }
-        return [
-            replace(option, type=next((types[name] for name in option.names if name in types), option.type))
-            for option in options
-        ]
+        declared: dict[str, tuple[str, str | None]] = {}
+        for word in argv:
+            if word.endswith(".py"):
+                declared |= read_declarations(folder / word)
+        return [_complete(option, declared) for option in options]
 
 
-def read_types(script: Path) -> dict[str, str]:
-    """Return "int" or "float" by option, as far as a Python file says it to argparse, whose help does not.
+def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
+    """Return what a Python file tells argparse of an option, whose help often does not: its type and its default.
+
+    The type is "int", "float" or "" for any other. The default is text, or None if it is no literal or the file may
+    change it by `set_defaults`.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
-    ...     _ = file.write('parser.add_argument("-w", "--width", type=int)')
+    ...     _ = file.write('parser.add_argument("-w", "--width", type=int, default=8)')
     ...     file.flush()
-    ...     read_types(Path(file.name))
-    {'-w': 'int', '--width': 'int'}
+    ...     read_declarations(Path(file.name))
+    {'-w': ('int', '8'), '--width': ('int', '8')}
     """
     try:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):  # the program itself will say so
         return {}
-    types: dict[Any, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            given = [each.value for each in node.keywords if each.arg == "type"]
-            types |= {name: kind.id for name in names for kind in given if isinstance(kind, ast.Name)}
-    return {str(name): kind for name, kind in types.items() if kind in ("int", "float")}
+    found: dict[str, tuple[str, str | None]] = {}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    is_final = not any(getattr(call.func, "attr", "") == "set_defaults" for call in calls)
+    for node in calls:
+        if getattr(node.func, "attr", "") == "add_argument":
+            given = {each.arg: each.value for each in node.keywords}
+            kind = given.get("type")
+            type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
+            default = _read_literal(given.get("default")) if is_final else None
+            found |= {
+                each.value: (type_name, default)
+                for each in node.args
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
+    return found
+
+
+def _read_literal(node: ast.expr | None) -> str | None:
+    try:
+        value = None if node is None else ast.literal_eval(node)
+    except ValueError:  # a name or a call
+        return None
+    return str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+
+
+def _complete(option: ProgramOption, declared: Mapping[str, tuple[str, str | None]]) -> ProgramOption:
+    """Return the option with what the source declares of it. The default of the help counts more."""
+    kind, default = next((declared[name] for name in option.names if name in declared), ("", None))
+    if option.default is None and option.metavar:
+        option = replace(option, default=default)
+    return replace(option, type=kind or option.type)
 
 
 def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption], folder: Path) -> Iterator[str]:

@@ -146,6 +146,7 @@ parser.add_argument("--warmup", default=None, type=int, help="epochs")
 parser.add_argument("--seed", type=int, help="default: none")
 parser.add_argument("--fp16", action="store_true", help="precision")
 parser.add_argument("--width", type=int, default=8)
+parser.add_argument("--depth", type=int, default=len("abc"))
 parser.parse_args()
 """
 SPACE = {"lr": "1e-4..1", "optimizer": "sgd,adam", "warmup": "null,5", "fp16": "true,false"}
@@ -165,7 +166,7 @@ def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
     "search",
     [
         {"lr": "1..2", "optimizer": "sgd,adam"},  # 0.1 is outside
-        {"lr": "0.1..1", "width": "1..16"},  # which the help does not say
+        {"lr": "0.1..1", "depth": "1..16"},  # which neither the help nor the source says
         {"lr": "0.1..1", "optimizer": "1..2"},  # adam is no number
     ],
 )

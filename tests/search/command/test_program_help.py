@@ -68,10 +68,12 @@ def test_program_gets_the_values_by_the_options_of_its_help(library, tmp_path):
 
 @pytest.mark.parametrize("library", [name for name in CASES if name not in SLOW])
 def test_recorded_help_has_the_options_of_the_program(library):
-    """So that texts of libraries that are not installed are tested too. The types of argparse are not in its text."""
+    """So that texts of libraries that are not installed are tested. A source says more than the text of argparse."""
     shown = read_options(command_of(library), PROGRAMS, {})
     recorded = parse_help((HELP / f"{library}.txt").read_text())
-    assert [replace(option, type=other.type) for option, other in zip(recorded, shown, strict=True)] == shown
+    pairs = zip(recorded, shown, strict=True)
+    assert [replace(option, type=other.type, default=other.default) for option, other in pairs] == shown
+    assert all(option.default in (None, other.default) for option, other in zip(recorded, shown, strict=True))
 
 
 @pytest.mark.parametrize("library", CASES)
@@ -133,6 +135,7 @@ def test_types_that_argparse_does_not_show_are_read_from_the_script(tmp_path):
         f"import argparse\nparser = argparse.ArgumentParser()\n{adds}parser.parse_args()"
     )
     options = read_options([sys.executable, "train.py"], tmp_path, {})
+    assert {option.default for option in options} == {None}
     assert {option.names[0]: option.type for option in options} == {"--width": "int", "--lr": "float", "--name": ""}
     with pytest.raises(UsageError, match=r"must be integers, because --width of train\.py takes WIDTH, but got 8\.0"):
         choose_flags(options, [Parameter("width", "--search", [8.0, 64.0])], "train.py")
@@ -167,3 +170,13 @@ def test_program_that_does_not_exist_is_named(tmp_path):
 def test_launcher_is_left_out():
     command = ["torchrun", "--nproc_per_node={nproc}", "argparse_program.py", "data"]
     assert read_options(["env", f"PATH={Path(sys.executable).parent}", *command], PROGRAMS, {})
+
+
+@pytest.mark.parametrize(("more", "default"), [("", "0.01"), ("parser.set_defaults(lr=2.0)\n", None)])
+def test_default_that_argparse_does_not_show_is_read_from_the_script(tmp_path, more, default):
+    add = 'parser.add_argument("--lr", type=float, default=1e-2)\nparser.add_argument("--fast", action="store_true")\n'
+    (tmp_path / "train.py").write_text(
+        f"import argparse\nparser = argparse.ArgumentParser()\n{add}{more}parser.parse_args()"
+    )
+    options = read_options([sys.executable, "train.py"], tmp_path, {})
+    assert {option.names[0]: option.default for option in options} == {"--lr": default, "--fast": None}
