@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,16 @@ print(json.dumps(found))
 def test_example_has_fewer_than_100_lines_and_says_how_it_is_run(file):
     text = file.read_text()
     assert len(text.splitlines()) < 100
-    assert f"searchlight run examples/{file.name}:" in text.split('"""')[1]
+    assert re.search(rf"searchlight run (.*python )?examples/{file.name}[: ]", text.split('"""')[1], re.DOTALL)
+
+
+def test_script_prints_what_its_command_listens_to_and_gets_better():
+    command = (EXAMPLES / "script.py").read_text().split('"""')[1]
+    (pattern,) = re.findall(r"--metric 'error=(.*?)'", command)
+    done = subprocess.run([sys.executable, EXAMPLES / "script.py", "--lr=0.1"], capture_output=True, text=True)
+    errors = [float(error) for error in re.findall(pattern, done.stdout)]
+    assert len(errors) == 9
+    assert errors[-1] < 0.1 < errors[0]
 
 
 def read_code_cells():
