@@ -73,7 +73,7 @@ class StudySearcher(Searcher):
             callbacks,
             schedule.unit,
             self.progress.is_complete,
-            lambda number: split_micro_batches(space, study.get_trial(number)),
+            lambda number: split_micro_batches(self.space, study.get_trial(number)),
         )
         self.segments = SegmentBuilder(self.progress, space, self.reports, attempt)
         self.error: Exception | None = None
