@@ -12,7 +12,7 @@ HEAD = """# Options of a search
 `python -m searchlight.search.config.options_table` writes this page. Each option with a key is also a key of a
 YAML file for `--config FILE`, which the command line overrides. If the last column has `--resume`, `searchlight resume`
 accepts the option and changes it for [the rest of the search](resume.md). README explains
-[rung and fidelity](../README.md#words).
+[rung and fidelity](index.md#words).
 
 ## Options of a single call
 
