@@ -5,22 +5,25 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.collector import Seen
+from searchlight.trainables.command.metrics_file import MetricsFile
 from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import find_placeholders
 from searchlight.trainables.command.trial_folder import TrialFolder
 
 LINES = 1000  # of the output that are searched for metrics
+LARGEST = 2**24  # bytes of a file that is searched for metrics
 HELD_OUT = re.compile(r"(?i)(^|[^a-z])(valid|validation|val|eval|test|dev|heldout)([^a-z]|$)")
+TRAINING = re.compile(r"(?i)(^|[^a-z])train(ing)?([^a-z]|$)")
 LOWER = re.compile(
     r"(?i)loss|error|perplexity|regret|(^|[^a-z])(ppl|nll|wer|cer|ter|mse|rmse|mae|mape|bpb|bpc|fid)([^a-z]|$)"
 )
@@ -31,7 +34,7 @@ HIGHER = re.compile(
 # A metric in a line of output: one or two words, of which the last is a metric's name, and a number.
 NUMBER = r"([-+.\w]+)"
 PRINTED = re.compile(
-    r"(?P<label>(?:[A-Za-z][\w/.-]*[ ])?[A-Za-z][\w/.-]*)(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
+    r"(?P<label>(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
 )
 
 
@@ -45,6 +48,7 @@ class Observation:
         seconds: How long it ran.
         has_ended: Whether it ended by itself.
         failure: Why it failed, or "".
+        files: By the path of a CSV or JSON-lines file in its folder, how many values each metric has there.
     """
 
     seen: Mapping[str, Seen]
@@ -52,6 +56,7 @@ class Observation:
     seconds: float
     has_ended: bool
     failure: str
+    files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def observe(settings: CommandSettings, space: Space, seconds: float) -> Observation:
@@ -67,15 +72,16 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
     with tempfile.TemporaryDirectory(prefix="searchlight-") as root:
         settings = replace(settings, trial_root=str(Path(root) / "search" / "trials"), objectives=())
         folder = TrialFolder(settings, 0)
-        began = time.monotonic()
+        began, since = time.monotonic(), time.time()
         with Program(settings, folder, values, os.environ) as program:
             for _ in program.generate_reports(lambda: time.monotonic() - began > seconds):
                 pass
             took, has_ended = time.monotonic() - began, program.code is not None
             failure = program.describe_failure() if has_ended else ""
         text = folder.output.read_text(encoding="utf-8", errors="replace")
+        files = find_metrics_files(folder.current, since) if settings.link else {}
     lines = text.replace(str(folder.path), settings.folder).splitlines()[-LINES:]
-    return Observation(program.seen, tuple(lines), took, has_ended, failure)
+    return Observation(program.seen, tuple(lines), took, has_ended, failure, files)
 
 
 def choose_middle(searched: Any) -> Any:
@@ -93,6 +99,16 @@ def choose_middle(searched: Any) -> Any:
     return round(middle) if isinstance(searched, IntDistribution) else float(f"{middle:.6g}")
 
 
+def get_mode(name: str) -> str:
+    """Return whether less or more of a metric is better, "min" or "max", or "" if its name does not say it."""
+    return "min" if LOWER.search(name) else "max" if HIGHER.search(name) else ""
+
+
+def is_held_out(name: str) -> bool:
+    """Return whether a metric is of data that no training uses, as far as its name says so."""
+    return bool(HELD_OUT.search(name))
+
+
 def propose_objectives(seen: Mapping[str, int]) -> list[str]:
     """Return NAME:min or NAME:max for the metrics whose name says which is better, the best proposal first.
 
@@ -101,25 +117,80 @@ def propose_objectives(seen: Mapping[str, int]) -> list[str]:
     >>> propose_objectives({"train_loss": 100, "eval_loss": 3, "eval_accuracy": 3, "eval_runtime": 3})
     ['eval_accuracy:max', 'eval_loss:min', 'train_loss:min']
     """
-    modes = {name: "min" if LOWER.search(name) else "max" for name in seen if LOWER.search(name) or HIGHER.search(name)}
+    modes = {name: mode for name in seen if (mode := get_mode(name))}
     ranked = sorted(modes, key=lambda name: (not HELD_OUT.search(name), modes[name] == "min", -seen[name], name))
     return [f"{name}:{modes[name]}" for name in ranked]
 
 
-def propose_patterns(lines: tuple[str, ...]) -> list[tuple[str, str]]:
-    r"""Return the names and the expressions of metrics that are in lines of output, the best proposal first.
+class PrintedMetric(NamedTuple):
+    """A metric in lines of output.
 
-    >>> propose_patterns(("step 0: train loss 4.2, val loss 4.3", "iter 1: time 20.1ms"))
-    [('val_loss', 'val loss ([-+.\\w]+)'), ('train_loss', 'train loss ([-+.\\w]+)')]
+    Attributes:
+        pattern: The expression that reads it.
+        mode: "min" or "max", by its name.
+        is_held_out: Whether its name or its lines say that it is of data that no training uses.
     """
-    found: Counter[tuple[str, str]] = Counter()
+
+    name: str
+    pattern: str
+    mode: str
+    is_held_out: bool
+
+
+def propose_patterns(lines: Sequence[str]) -> list[PrintedMetric]:
+    r"""Return the metrics that lines of output have, the best proposal first. Of equal names, only that one.
+
+    The first ones are of lines that begin with a star, which sum up an evaluation in many programs, then those of
+    held-out data.
+
+    >>> for metric in propose_patterns(("step 0: train loss 4.2, val loss 4.3", "iter 1: time 20.1ms")):
+    ...     print(metric.name, metric.pattern, metric.is_held_out)
+    val_loss val loss ([-+.\w]+) True
+    train_loss train loss ([-+.\w]+) False
+    """
+    found: Counter[tuple[int, str, str, str]] = Counter()  # rank, marker of the line, label, pattern
     for line in lines:
         for match in PRINTED.finditer(line):
-            label = match["label"]
-            if LOWER.search(label.split()[-1]) or HIGHER.search(label.split()[-1]):
+            if get_mode(match["label"].split()[-1]):
+                rank, marker = _find_marker(line, match.end("label"))
                 between = re.sub(r"\s+", " ", match["between"])
-                name = re.sub(r"[^\w/.-]+", "_", label).lower()
-                found[name, f"{label}{between}{NUMBER}"] += 1
-    modes = {name: text for (name, text), _ in reversed(found.most_common())}
-    counts = {name: sum(count for (other, _), count in found.items() if other == name) for name in modes}
-    return [(name, modes[name]) for name in (each.rpartition(":")[0] for each in propose_objectives(counts))]
+                found[rank, marker, match["label"], f"{match['label']}{between}{NUMBER}"] += 1
+    ranked = sorted(found, key=lambda key: (key[0], get_mode(key[2].split()[-1]) == "min", -found[key], key[2]))
+    proposed: dict[str, PrintedMetric] = {}
+    for rank, marker, label, pattern in ranked:
+        name = re.sub(r"[^\w/.-]+", "_", label).lower()
+        others = [other for other in found if other[3] == pattern and other[1] != marker]
+        if others and marker and marker not in label:  # which lines of the training have, too
+            pattern = f"{re.escape(marker)}.*{pattern}"
+        proposed.setdefault(name, PrintedMetric(name, pattern, get_mode(label.split()[-1]), rank < 2))
+    return [*proposed.values()]
+
+
+def _find_marker(line: str, end: int) -> tuple[int, str]:
+    """Return the rank of a metric whose label ends there in a line, and the word that says it, or "" for training."""
+    if line.lstrip().startswith("*"):
+        return 0, "*"
+    held_out = [match for match in HELD_OUT.finditer(line[:end])]
+    trained = [match.start() for match in TRAINING.finditer(line[:end])]
+    if held_out and held_out[-1].start() > max(trained, default=-1):
+        return 1, held_out[-1][2]
+    return 2, ""
+
+
+def find_metrics_files(folder: Path, since: float) -> dict[str, dict[str, int]]:
+    """Return the CSV and JSON-lines files in `folder` that were written since then, with the counts of their metrics.
+
+    Args:
+        since: In seconds as of `time.time`.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file() or path.stat().st_mtime < since or path.stat().st_size > LARGEST:
+            continue
+        with path.open("rb") as stream:
+            is_json = stream.read(1) == b"{"
+        if is_json or path.suffix == ".csv":
+            rows = MetricsFile(path, is_new=True).read(is_complete=True)
+            if counts := Counter(name for row in rows for name in row.metrics):
+                files[str(path.relative_to(folder))] = dict(counts)
+    return files

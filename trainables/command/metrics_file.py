@@ -13,15 +13,19 @@ class MetricsFile:
 
     The step of a row is in one of the columns STEPS, or it is the number of the row. Programs often write the whole
     file again, e.g. for a new column. Then all rows are read again, and their steps say which of them are known.
+
+    Args:
+        is_new: Whether all of it is of this run.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_new: bool = False) -> None:
         self.path = path
         self._state: tuple[int, int, int] | None = None
         self._known = b""  # what was read, as whole lines
         self._rows = 0
-        for _ in self.read():
-            pass
+        if not is_new:
+            for _ in self.read():
+                pass
 
     def read(self, is_complete: bool = False) -> Iterator[Measurement]:
         """Yield the new rows. A last line without an end is one only if the file is complete."""

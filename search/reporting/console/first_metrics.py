@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from searchlight.search.command.try_first import Observation, propose_objectives, propose_patterns
-from searchlight.search.formatting import format_value
+from searchlight.search.command.try_first import Observation, is_held_out, propose_objectives, propose_patterns
+from searchlight.search.formatting import format_value, join_words
 from searchlight.search.reporting.console.tables import build_details, print_line
 
 LAST_LINES = 10
@@ -33,15 +33,13 @@ def print_observation(console: Console, observation: Observation, objectives: Se
             for name, each in sorted(observation.seen.items())
         ]
         console.print(build_details([["metric", "values", "last", "from"], *rows]))
-    missing = [name for name in objectives if name not in observation.seen]
     if observation.failure:
         print_line(console, f"the command failed: {observation.failure}")
-    elif not observation.seen or missing:
-        print_line(console, f"missing: {', '.join(missing) or 'no metric was heard'}")
-        _propose_patterns(console, observation, missing)
-    elif not objectives:
-        return _propose_objective(console, observation)
-    return not observation.failure and not missing and bool(observation.seen)
+        return False
+    missing = [name for name in objectives if name not in observation.seen]
+    if missing or not (observation.seen and (objectives or _propose_objective(console, observation))):
+        return _propose_sources(console, observation, missing)
+    return True
 
 
 def _propose_objective(console: Console, observation: Observation) -> bool:
@@ -50,17 +48,35 @@ def _propose_objective(console: Console, observation: Observation) -> bool:
         print_line(console, f"proposed: --objective {shlex.quote(best)}")
         if others:
             print_line(console, f"or one of: {', '.join(others[:MOST_PROPOSED])}")
-    else:
-        print_line(console, "missing: which metric is judged. Give --objective NAME:min or --objective NAME:max.")
+        _warn_of_training(console, *best.rsplit(":", 1), is_held_out(best.rpartition(":")[0]))
     return bool(best)
 
 
-def _propose_patterns(console: Console, observation: Observation, missing: Sequence[str]) -> None:
-    """Say how metrics can be read that are only printed."""
+def _warn_of_training(console: Console, name: str, mode: str, is_held_out: bool) -> None:
+    if mode == "min" and not is_held_out:
+        print_line(console, f"{name} may be a loss of the training: neither it nor its line says val, test or eval")
+
+
+def _propose_sources(console: Console, observation: Observation, missing: Sequence[str]) -> bool:
+    """Say how metrics can be read that are only printed or in a file. Return whether all of `missing` are there.
+
+    Args:
+        missing: The objectives of the user that were not heard, if any.
+    """
     wanted = {_simplify(name): name for name in missing}
-    proposed = propose_patterns(observation.output)
-    proposed.sort(key=lambda each: _simplify(each[0]) not in wanted)
-    if not proposed:
+    words: list[tuple[str, str, str, str, bool]] = []  # option, its value, objective, mode, whether it is held out
+    for path, counts in observation.files.items():
+        proposals = propose_objectives(counts)
+        named = [each for each in proposals if each.rpartition(":")[0] in missing]
+        for name, mode in (each.rsplit(":", 1) for each in (named or proposals[:1])):
+            words.append(("--metrics-file", f"{{trial_dir}}/{path}", name, mode, is_held_out(name)))
+    for each in propose_patterns(observation.output):
+        name = wanted.get(_simplify(each.name), each.name)
+        words.append(("--metric", f"{name}={each.pattern}", name, each.mode, each.is_held_out))
+    words.sort(key=lambda each: (each[2] not in missing, not each[4]))
+    if not words:
+        what = f"{join_words(missing)} was not" if missing else "no metric was"
+        print_line(console, f"missing: {what} heard" if not observation.seen else f"missing: {what} found to judge by")
         for line in observation.output[-LAST_LINES:]:
             print_line(console, f"  {line}")
         print_line(
@@ -68,14 +84,14 @@ def _propose_patterns(console: Console, observation: Observation, missing: Seque
             "Give --metric NAME=REGEX for a line of its output, call searchlight.report in the program, or try longer, "
             "e.g. --try-first 5m.",
         )
-        return
-    print_line(console, "its output has these:")
-    for printed, pattern in proposed[:MOST_PROPOSED]:
-        name = wanted.get(_simplify(printed), printed)
-        mode = propose_objectives({printed: 1})[0].rpartition(":")[2]
-        print_line(
-            console, f"  --metric {shlex.quote(f'{name}={pattern}')} --objective {shlex.quote(f'{name}:{mode}')}"
-        )
+        return False
+    absent = {*missing} - {each[2] for each in words}
+    print_line(console, f"{join_words(sorted(absent))} was not heard, but these are there:" if absent else "proposed:")
+    for option, text, name, mode, _ in words[:MOST_PROPOSED]:
+        print_line(console, f"  {option} {shlex.quote(text)} --objective {shlex.quote(f'{name}:{mode}')}")
+    if not missing:
+        _warn_of_training(console, *words[0][2:])
+    return not absent
 
 
 def _simplify(name: str) -> str:

@@ -63,8 +63,7 @@ def test_program_without_an_end_is_stopped(try_first):
 def test_printed_metric_is_proposed_as_an_expression_that_reads_it(try_first):
     text = "print('step 0: train loss 4.25, val loss 4.5')"
     code, lines = try_first(text, "--objective", "val/loss:min")
-    assert code == 1
-    assert "missing: val/loss" in lines
+    assert (code, lines[1]) == (0, "proposed:")
     words = shlex.split(lines[-2])
     assert words[0::2] == ["--metric", "--objective"]
     assert words[3] == "val/loss:min"
@@ -154,11 +153,59 @@ def test_objective_is_proposed_by_its_name(names, best):
     ],
 )
 def test_expression_is_proposed_that_reads_the_metric(line, name, value):
-    found = dict(propose_patterns((line,)))
+    found = {metric.name: metric.pattern for metric in propose_patterns((line,))}
     assert (name in found) if name else not found
     if name:
         (measured,) = OutputPatterns([f"x={found[name]}"]).find(line)
         assert measured.metrics == {"x": value}
+
+
+TIMM = (
+    "Train: 0 [1000/1000 (100%)]  Loss: 1.37 (1.37)  LR: 5.000e-02",
+    "Test: [   2/2]  Loss: 1.30 (1.30)  Acc@1:  56.000 (56.600)",
+    "* Acc@1 56.600 Acc@5 99.000 loss 1.2861",
+)
+MMDET = ("Epoch(train) [1][50]  loss_cls: 0.5", "Epoch(val) [1][50]  bbox_mAP: 0.25, loss_cls: 0.75")
+
+
+@pytest.mark.parametrize(
+    ("lines", "values"),
+    [
+        (TIMM, {"acc_1": 56.6, "acc_5": 99.0, "loss": 1.2861}),
+        (MMDET, {"bbox_map": 0.25, "loss_cls": 0.75}),
+        (("train loss 2.0", "loss 3.0", "valid loss 1.0"), {"valid_loss": 1.0, "loss": 3.0, "train_loss": 2.0}),
+    ],
+)
+def test_metric_of_an_evaluation_is_proposed_before_that_of_the_training(lines, values):
+    proposed = propose_patterns(lines)
+    assert [metric.name for metric in proposed] == [*values]
+    for metric in (metric for metric in proposed if metric.is_held_out):
+        found = [each.metrics["x"] for line in lines for each in OutputPatterns([f"x={metric.pattern}"]).find(line)]
+        assert found == [values[metric.name]], "and no line of the training"
+
+
+def test_loss_that_may_be_of_the_training_is_named_as_such(try_first):
+    warning = "loss may be a loss of the training: neither it nor its line says val, test or eval"
+    assert try_first("print('loss: 0.5')")[1][-1] == warning
+    assert try_first("import searchlight; searchlight.report(loss=1)")[1][-1] == warning
+    assert warning not in try_first("print('* Loss: 0.5')")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.txt", '{"epoch": 1, "train_lr": 0.1, "test_acc1": 0.5}\n'),
+        ("logs/metrics.csv", "epoch,test_acc1\n1,0.5\n"),
+    ],
+)
+def test_file_of_metrics_is_proposed_and_read(try_first, name, text):
+    program = f"import os; os.makedirs('logs', exist_ok=True); open({name!r}, 'w').write({text!r})"
+    code, lines = try_first(program)
+    assert (code, lines[1]) == (0, "proposed:")
+    words = shlex.split(lines[2])
+    assert words == ["--metrics-file", f"{{trial_dir}}/{name}", "--objective", "test_acc1:max"]
+    code, lines = try_first(program, *words)
+    assert code == 0, lines
 
 
 @pytest.mark.parametrize(
