@@ -48,7 +48,8 @@ def _propose_objective(console: Console, observation: Observation) -> bool:
         print_line(console, f"proposed: --objective {shlex.quote(best)}")
         if others:
             print_line(console, f"or one of: {', '.join(others[:MOST_PROPOSED])}")
-        _warn_of_training(console, *best.rsplit(":", 1), is_held_out(best.rpartition(":")[0]))
+        name, _, mode = best.rpartition(":")
+        _warn_of_training(console, name, mode, is_held_out(name))
     return bool(best)
 
 
