@@ -96,7 +96,7 @@ class Confirmation:
             mean, interval = _format_estimate(config.mean, config.interval)
             best = f"trial {self.chosen} is the best of {pluralize(len(self.configs), 'finalist')}"
             sure = f"with probability {format_percent(config.probability_best)}"
-            return f"{best} {sure}: {self.objective.metric} {mean} ({interval}, {runs})"
+            return f"{best} {sure}: {self.objective.metric} {mean} estimated ({interval}, {runs})"
         difference, interval = _format_estimate(config.difference, config.difference_interval)
         if (config.probability_beats_defaults or 0.0) >= SHOWN_FROM:
             return f"trial {self.chosen} beats the defaults by {difference} ({interval}, {runs})"

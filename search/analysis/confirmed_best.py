@@ -111,8 +111,11 @@ def describe_noise(confirmation: Confirmation) -> str:
 
 
 def build_confirmation_rows(confirmation: Confirmation) -> list[list[str]]:
-    """Return a table of the configs, the head first."""
-    head = ["", "seeds", f"mean {confirmation.objective.metric}", INTERVAL, "gain over defaults", INTERVAL]
+    """Return a table of the configs, the head first. Columns that no config has a value for are left out.
+
+    The values are estimates, which lie between the mean of a config's runs and that of all configs.
+    """
+    head = ["", "seeds", f"estimated {confirmation.objective.metric}", INTERVAL, "gain over defaults", INTERVAL]
     rows = [[*head, "P(best)", "P(beats defaults)"]]
     for config in confirmation.configs:
         beats = config.probability_beats_defaults
@@ -128,7 +131,8 @@ def build_confirmation_rows(confirmation: Confirmation) -> list[list[str]]:
                 "-" if beats is None else format_percent(beats),
             ]
         )
-    return rows
+    columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _format_interval(interval: tuple[float, float]) -> str:

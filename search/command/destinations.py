@@ -16,6 +16,7 @@ from searchlight.search.command.flags import (
     find_defaults,
     normalize,
     suggest_name,
+    take_values,
 )
 from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
@@ -40,12 +41,14 @@ class Destinations:
         files: Values in YAML, JSON and TOML files.
         patches: Values in Python files.
         defaults: By parameter, the value that the program has by itself, as text, as far as it is known.
+        words: The command without the values that it gave to parameters, or () if there were none.
     """
 
     flags: Mapping[str, Flag] = field(default_factory=dict)
     files: tuple[FileTarget, ...] = ()
     patches: tuple[FileTarget, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
 
 def resolve_parameters(
@@ -95,6 +98,7 @@ def resolve_parameters(
     values = {parameter.name: parameter.values[0] for parameter in parameters}
     values |= {target.path: str(folder / target.path) for target in files}
     read = partial(read_options, options.command, folder, values, limit)
+    words = options.command
     if not others or options.flags == "none":
         flags: dict[str, Flag] = {}
     elif options.flags != "auto":
@@ -104,10 +108,10 @@ def resolve_parameters(
         if unknown := [*find_unknown_options(options.command, shown, folder)]:
             raise UsageError(*unknown)
         flags = choose_flags(shown, others, name_program(options.command))
-        defaults |= find_defaults(shown, others)
-    return Destinations(
-        {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}, files, patches, defaults
-    )
+        words, given = take_values(options.command, shown, others)
+        defaults |= find_defaults(shown, others) | given
+    flags = {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}
+    return Destinations(flags, files, patches, defaults, words if words != options.command else ())
 
 
 def _takes_several(

@@ -71,6 +71,36 @@ def find_defaults(options: Sequence[ProgramOption], parameters: Sequence[Paramet
     return defaults
 
 
+def take_values(
+    words: Sequence[str], options: Sequence[ProgramOption], parameters: Sequence[Parameter]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return a command without the options that take `parameters`, and the last value that it gave to each, as text.
+
+    Otherwise, a program with `options` would get two values. Lists stay, because programs read them differently.
+    """
+    scripts = [place for place, word in enumerate(words) if word.endswith(".py") or words[place - 1 : place] == ("-m",)]
+    kept, given = [*words[: scripts[0] + 1 if scripts else 1]], dict[str, str]()
+    rest = iter(words[len(kept) :])
+    by_name = {
+        option_name: (parameter.name, option, name)
+        for parameter in parameters
+        if (found := _find_option(options, parameter))
+        for option, name in [found]
+        if not (option.is_list or option.count > 1)
+        for option_name in option.names
+    }
+    for word in rest:
+        start, equals, value = word.partition("=")
+        parameter, option, name = by_name.get(start, ("", None, ""))
+        if option is None or (equals and not option.metavar) or (option.is_hydra and not equals):
+            kept.append(word)
+        elif option.metavar:
+            given[parameter] = value if equals else next(rest, "")
+        else:
+            given[parameter] = str(start != _find_opposite(option, name))
+    return tuple(kept), given
+
+
 def _find_state(option: ProgramOption, name: str) -> str | None:
     """Return whether the switch `name` is on if it is left out, as text, or None if it is unknown."""
     shown, off = option.default, _find_opposite(option, name)

@@ -41,7 +41,7 @@ def build_settings(
     find_program(options.command, folder)
     found = resolve_parameters(options, [*_list_parameters(space, fixed)], folder)
     return CommandSettings(
-        words=options.command,
+        words=found.words or options.command,
         folder=str(folder),
         trial_root=trials,
         objectives=tuple(objectives),

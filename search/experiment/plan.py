@@ -159,6 +159,8 @@ def plan(config: SearchConfig) -> SearchPlan:
     search_plan = build_plan(config, source, space)
     if search_plan.command:
         notes += describe_choices(search_plan.command, config.scheduler)
+        if search_plan.space.parameters and not search_plan.space.get_defaults():
+            notes += (function_config.explain_no_defaults(search_plan.space, search_plan.command.defaults),)
     if config.defaults:
         notes += (f"the defaults of this search are {', '.join(f'{n}={v}' for n, v in config.defaults.items())}",)
     search_plan = replace(search_plan, notes=notes)

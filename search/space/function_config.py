@@ -1,5 +1,6 @@
 """The search space of a Ray Train function, which the user names, since a function declares none."""
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from searchlight.search.errors import UsageError
+from searchlight.search.formatting import join_words
 from searchlight.search.option import read_yaml
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.flatten import nest
@@ -49,16 +51,29 @@ def parse_fixed_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_defaults(space: Space, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of `texts` for the searched parameters, or {} unless each has one in its range."""
+    values = _read_defaults(space, texts)
+    return values if len(values) == len(space.parameters) else {}
+
+
+def explain_no_defaults(space: Space, texts: Mapping[str, str]) -> str:
+    """Return why `parse_defaults` gives none."""
+    values = _read_defaults(space, texts)
+    others = [parameter.name for parameter in space.parameters if parameter.name not in values]
+    unknown = [name for name in others if name not in texts]
+    outside = [f"{name} is {texts[name]}, which is none of the searched values" for name in others if name in texts]
+    known = [f"the program's own value of {join_words(unknown)} is not known"] if unknown else []
+    return f"the defaults are neither tried nor compared: {', and '.join([*known, *outside])}"
+
+
+def _read_defaults(space: Space, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of `texts` that the searched parameters can have, by name."""
     values: dict[str, Any] = {}
     for parameter in space.parameters:
         text = texts.get(parameter.name, "")
-        try:
+        with contextlib.suppress(UsageError):  # it is of another type
             value = space.value_parser(parameter.name)("null" if text == "None" else text)
-        except UsageError:  # it is of another type
-            return {}
-        if parameter.name not in texts or not parameter.contains(value):
-            return {}
-        values[parameter.name] = value
+            if parameter.name in texts and parameter.contains(value):
+                values[parameter.name] = value
     return values
 
 

@@ -180,7 +180,9 @@ def _print_confirmed(console: Console, record: SearchRecord, confirmation: Confi
     unit = dict(record.about.get("units", {})).get(metric, "")
     mean = f"{format_value(config.mean)}{f' ({unit})' if unit else ''}"
     seeds = pluralize(len(config.values), "new seed")
-    line = f"best: {describe_config(config.trial)}, {metric} {mean} over {seeds}, 90 % interval {low} to {high}"
+    line = (
+        f"best: {describe_config(config.trial)}, {metric} {mean} estimated over {seeds}, 90 % interval {low} to {high}"
+    )
     print_line(console, line, style="bold")
     lines = [f"  {confirmation.statement}"]
     trial = next((trial for trial in record.trials if trial.number == best.trial_id), None)

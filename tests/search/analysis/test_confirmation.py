@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from searchlight.search.analysis.confirmation import CHOSEN_FROM, SHOWN_FROM, estimate_confirmation
+from searchlight.search.analysis.confirmed_best import INTERVAL, build_confirmation_rows
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
 
 FINALISTS = (4, 9, 11)
@@ -64,6 +65,9 @@ def test_best_finalist_is_chosen_without_defaults():
     assert found.statement.endswith(", 4 seeds)")
     assert all(config.difference is None for config in found.configs)
     assert all(config.probability_beats_defaults is None for config in found.configs)
+    assert " estimated (90 % interval " in found.statement
+    heads = ["", "seeds", "estimated val/score", INTERVAL, "P(best)"]
+    assert build_confirmation_rows(found)[0] == heads, "and no comparison with the defaults"
 
 
 @pytest.mark.parametrize(

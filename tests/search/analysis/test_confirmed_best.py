@@ -204,7 +204,7 @@ def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
     assert [each.objective.metric for each in confirmations] == ["val/score", "speed"]
     assert find_confirmed_best(several, confirmations).trial_id == 1, "the front says more than one of them"
     heads = [line.split() for line in show(SearchResult.from_record(several), tmp_path) if " gain over " in line]
-    assert [head[:3] for head in heads] == [["seeds", "mean", "val/score"], ["seeds", "mean", "speed"]]
+    assert [head[:3] for head in heads] == [["seeds", "estimated", "val/score"], ["seeds", "estimated", "speed"]]
 
 
 def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_path):
@@ -213,7 +213,7 @@ def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_pa
     lines = show(result, tmp_path)
     at = next(place for place, line in enumerate(lines) if line.startswith("best: "))
     assert lines[at].startswith("best: trial 2, val/score 0.69")
-    assert " over 3 new seeds, 90 % interval 0.6" in lines[at]
+    assert " estimated over 3 new seeds, 90 % interval 0.6" in lines[at]
     assert lines[at + 1].strip().startswith("trial 2 beats the defaults by 0.19")
     assert lines[at + 2] == "  in the search it had 0.7 after epoch 2"
     assert "varies by" in lines[at + 3]

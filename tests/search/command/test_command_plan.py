@@ -49,7 +49,10 @@ def test_parameters_reach_the_program_by_its_own_options(make_plan, tmp_path):
     assert planned.command.objectives == ("loss",)
     assert planned.confirmation is not None
     reason = "because the command cannot resume without {checkpoint_dir} or --resume-with"
-    assert planned.notes == (f"scheduler median: no trial pauses, {reason}",)
+    assert planned.notes == (
+        f"scheduler median: no trial pauses, {reason}",
+        "the defaults are neither tried nor compared: the program's own value of learning-rate is not known",
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +77,7 @@ def test_scheduler_is_the_best_one_that_the_command_allows(make_plan, words, opt
 def test_command_without_a_seed_confirms_nothing(make_plan):
     planned = make_plan()
     assert planned.confirmation is None
-    assert planned.notes[-1] == (
-        "no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME"
-    )
+    assert "no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME" in planned.notes
     assert make_plan(seed_flag="seed").confirmation is not None
 
 
@@ -163,16 +164,33 @@ def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "search",
+    ("search", "reason"),
     [
-        {"lr": "1..2", "optimizer": "sgd,adam"},  # 0.1 is outside
-        {"lr": "0.1..1", "depth": "1..16"},  # which neither the help nor the source says
-        {"lr": "0.1..1", "optimizer": "1..2"},  # adam is no number
+        ({"lr": "1..2", "optimizer": "sgd,adam"}, "lr is 0.1, which is none of the searched values"),
+        ({"lr": "0.1..1", "depth": "1..16"}, "the program's own value of depth is not known"),
+        ({"lr": "0.1..1", "optimizer": "1..2"}, "optimizer is adam, which is none of the searched values"),
     ],
 )
-def test_search_begins_without_defaults_if_one_is_not_in_the_space(make_plan, tmp_path, search):
+def test_search_says_why_it_begins_without_defaults(make_plan, tmp_path, search, reason):
     (tmp_path / "train.py").write_text(DEFAULTS)
-    assert make_plan(search=search).first == ()
+    planned = make_plan(search=search)
+    assert planned.first == ()
+    assert planned.notes[-1] == f"the defaults are neither tried nor compared: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "kept"),
+    [
+        (["--lr", "0.3", "--width", "8", "--seed=1"], {"lr": 0.3, "width": 8}, ["--seed=1"]),
+        (["--fp16", "--lr=0.3", "--width", "8"], {"lr": 0.3, "width": 8, "fp16": True}, []),
+    ],
+)
+def test_value_in_the_command_of_a_searched_option_is_its_default(make_plan, tmp_path, words, first, kept):
+    (tmp_path / "train.py").write_text(DEFAULTS)
+    spaces = {"lr": "0.1..1", "width": "1..16", "fp16": "true,false"}
+    planned = make_plan(*words, search={name: spaces[name] for name in first})
+    assert planned.first == (first,)
+    assert planned.command.words == (sys.executable, "train.py", *kept), "the program gets one value"
 
 
 def test_search_keeps_its_defaults_and_flags(make_plan, tmp_path):

@@ -42,7 +42,7 @@ def test_each_parameter_has_one_destination(folder):
         {"batch-size": Flag(("--batch_size", "{value}"))},
         (FileTarget("config.yaml", "optimizer.lr", "lr"),),
         (FileTarget("net.py", "DEPTH", "depth"),),
-        {"lr": "0.1", "depth": "2"},
+        {"lr": "0.1", "depth": "2", "batch-size": "3"},
     )
 
 

@@ -52,7 +52,7 @@ def _build_figure(confirmation: Confirmation) -> Figure:
     below = [config.mean - config.interval[0] for config in configs]
     means = theme.build_points(
         [(config.mean, name, "") for name, config in zip(names, configs, strict=True)],
-        "mean and 90 % interval",
+        "estimated mean and 90 % interval",
         {"color": theme.ACCENT, "size": 11, "symbol": "diamond"},
         "%{y}<br>%{x:.4~g}",
         error_x={"symmetric": False, "array": above, "arrayminus": below, "color": theme.ACCENT, "thickness": 2},
