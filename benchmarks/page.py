@@ -36,6 +36,7 @@ STUDIES = {
     "arc_policy": "3 CPU-minutes",
     "arc_programs": "6 CPU-minutes",
     "arc_dreams": "3 CPU-minutes",
+    "arc_space": "5 CPU-minutes",
     "arc_searches": "28 min, most of it beside other work",
     "arc_depth": "5 CPU-minutes",
     "turnaround_lm": "6 min",
@@ -407,7 +408,7 @@ def render_studies() -> list[str]:
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
 QUOTED = ("arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual", "plasticity", "soak")
-MERGED = ("arc_policy", "arc_dreams", "arc_searches")
+MERGED = ("arc_policy", "arc_dreams", "arc_space", "arc_searches")
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
     "numbers": render_goals,
