@@ -247,6 +247,7 @@ class Steering:
             extends=self._extends,
             losing=[number for number in sorted(self._study.live) if self._loses_progress(number)],
             confirming_runs={run.number for run in runs},
+            list_tried=self._list_tried,
             count_gpu_hours=self._count_gpu_hours,
             takes_beliefs=self._study.takes_beliefs,
         )

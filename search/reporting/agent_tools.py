@@ -142,7 +142,8 @@ class AgentTools:
             return self._send(name, command).as_json()
         if operation == "try":
             raise UsageError("operation must not be try: use propose.")
-        command = Command(operation, args or {}, self.author, why, len(self._load(name).commands))
+        revision = len(self._load(name).commands)
+        command = Command(operation, args or {}, self.author, why, revision, gpu_hours=self.gpu_hours)
         entry = self._send(name, replace(command, is_preview=True))
         if not entry.answer.accepted:
             raise UsageError(entry.answer.effect)

@@ -31,7 +31,8 @@ class SearchView:
         losing: Numbers of trials and confirming runs that would begin again if they stopped: they have no checkpoint.
         confirming_runs: Numbers of trials that are confirming runs.
         takes_beliefs: Whether the sampler follows what commands say about parameters.
-        count_gpu_hours: Returns the GPU-hours of the trials of an author's points.
+        list_tried: Returns the numbers of the trials of an author's points.
+        count_gpu_hours: Returns the GPU-hours of these trials.
     """
 
     space: Space
@@ -46,6 +47,7 @@ class SearchView:
     losing: Sequence[int] = ()
     confirming_runs: Container[int] = ()
     takes_beliefs: bool = False
+    list_tried: Callable[[str], Sequence[int]] = lambda author: ()
     count_gpu_hours: Callable[[str], float] = lambda author: 0.0
 
     @property
@@ -64,7 +66,7 @@ def check_command(command: Command, view: SearchView) -> Answer:
         UsageError: The command is refused.
     """
     check_revision(command, view.log)
-    if command.operation == "try":
+    if command.operation in ("try", "keep", "extend"):
         _check_quota(command, view)
     effect, *warnings = CHECKS[command.operation](command.args, view)
     return Answer(True, effect, warnings, OPERATIONS[command.operation].undo)
@@ -93,7 +95,7 @@ def check_revision(command: Command, log: Sequence[LogEntry]) -> None:
 def _check_quota(command: Command, view: SearchView) -> None:
     """Check that an author has points and GPU-hours left. The driver counts, so that no two clients count alike."""
     tried = sum(each.author == command.author for each in view.state.find("try"))
-    if command.most is not None and tried >= command.most:
+    if command.operation == "try" and command.most is not None and tried >= command.most:
         raise UsageError(
             f"{command.author} must try at most {pluralize(command.most, 'point')}, but has tried {tried} already."
         )
@@ -101,6 +103,12 @@ def _check_quota(command: Command, view: SearchView) -> None:
     if command.gpu_hours is not None and taken >= command.gpu_hours:
         raise UsageError(
             f"trials of {command.author} must take at most {command.gpu_hours:g} GPU-hours, but took {taken:.3g}."
+        )
+    own = view.list_tried(command.author)
+    if command.gpu_hours is not None and (others := [n for n in command.args.get("trials", ()) if n not in own]):
+        raise UsageError(
+            f"{command.author} must {command.operation} trials of its own points only, because others do not count in "
+            f"its GPU-hours, but got {format_trials(others)}."
         )
 
 

@@ -39,7 +39,8 @@ class Command:
             None: the author asks for it in any case.
         most: A `try` is refused if the author has tried so many points. None: as many as wanted.
         gpu_hours: A `try` is refused, and trials of the author's points are stopped, once these have taken so many
-            GPU-hours. The last one counts. None: as many as the search has.
+            GPU-hours. The last one counts. `keep` and `extend` are then for these trials alone. None: as many as the
+            search has.
         at: When it was made, in seconds since 1970.
     """
 

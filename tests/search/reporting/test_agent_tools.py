@@ -85,6 +85,14 @@ def test_gpu_hours_of_an_agent_are_limited(driver, tools):
     assert answer["effect"] == "trials of agent:test must take at most 0 GPU-hours, but took 0."
 
 
+@pytest.mark.parametrize(("operation", "more"), [("keep", {}), ("extend", {"epochs": 1})])
+def test_agent_with_gpu_hours_lengthens_its_own_trials_only(driver, tools, operation, more):
+    tools.gpu_hours = 1.0
+    driver.call(driver.searcher.suggest, "t1")
+    with pytest.raises(UsageError, match=f"must {operation} trials of its own points only, .* but got .*0"):
+        tools.steer(driver.name, operation, {"trials": [0], **more})
+
+
 def test_state_is_small_and_tells_what_is_new(driver, tools):
     cursor = tools.get_state(driver.name)["cursor"]
     driver.call(driver.searcher.suggest, "t1")
