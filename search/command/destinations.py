@@ -107,11 +107,45 @@ def resolve_parameters(
         shown = read()
         if unknown := [*find_unknown_options(options.command, shown, folder)]:
             raise UsageError(*unknown)
-        flags = choose_flags(shown, others, name_program(options.command))
+        try:
+            flags = choose_flags(shown, others, name_program(options.command))
+        except UsageError as error:
+            misplaced = _find_root_options(options.command, shown, others, folder, limit)
+            others_wrong = [line for line in error.problems if line.split()[1] not in misplaced]
+            raise UsageError(*misplaced.values(), *others_wrong) from None
         words, given = take_values(options.command, shown, others)
         defaults |= find_defaults(shown, others) | given
     flags = {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}
     return Destinations(flags, files, patches, defaults, words if words != options.command else ())
+
+
+def _find_root_options(
+    command: Sequence[str],
+    shown: Sequence[ProgramOption],
+    parameters: Sequence[Parameter],
+    folder: Path,
+    limit: float,
+) -> dict[str, str]:
+    """Return a line for each parameter that is an option before a subcommand, and none of `shown`, by name."""
+    scripts = [place for place, word in enumerate(command) if word.endswith(".py")]
+    after = command[scripts[0] + 1] if scripts and scripts[0] + 1 < len(command) else ""
+    if not re.fullmatch(r"[A-Za-z][\w-]*", after):
+        return {}
+    try:
+        root = read_options(command[: scripts[0] + 1], folder, {}, limit)
+    except UsageError:  # the line without it is true, too
+        return {}
+    own = {normalize(name) for option in shown for name in option.names}
+    names = {normalize(name): (name, option) for option in root for name in option.names}
+    lines = {}
+    for each in parameters:
+        key = normalize(each.name)
+        if key in names and key not in own:
+            name, option = names[key]
+            rule = f"{each.source} {each.name} must be an option of {after}, but {name} belongs before {after}."
+            there = f"Name it there: {name} {{{each.name}}} {after}"
+            lines[each.name] = f"{rule} {there if option.metavar else 'A switch there cannot be searched.'}"
+    return lines
 
 
 def _takes_several(

@@ -213,7 +213,8 @@ def _find_problems(parameter: Parameter, option: ProgramOption, name: str, progr
         )
     elif wrong:
         told = f"takes {option.metavar.strip('<>')}" if option.metavar else "is a switch"
-        yield f"{where} must be {TYPES[kind]}, because {of_program} {told}, but got {format_value(wrong[0])}."
+        worst = next((value for value in wrong if value != int(value)), wrong[0]) if kind == "int" else wrong[0]
+        yield f"{where} must be {TYPES[kind]}, because {of_program} {told}, but got {format_value(worst)}."
     elif any(value is False for value in values) and option.metavar and _takes_any_word(option):
         yield (
             f"{where} must not be true,false, because {of_program} takes a word: with type=bool of argparse, False is "

@@ -142,6 +142,8 @@ def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption],
     words = strip_starter(words)
     scripts = [place for place, word in enumerate(words) if word.endswith(".py") and (folder / word).is_file()]
     source = (folder / words[scripts[0]]).read_text(encoding="utf-8", errors="replace") if scripts else ""
+    # The help of fire shows required arguments without hyphens, but it takes them as options, too.
+    arguments = {*re.findall(r"\w+", source)} if "fire.Fire(" in source else set()
     refuses = "add_argument(" in source and "parse_known_args" not in source
     names = {name for option in options for name in option.names if name.startswith("--")}
     alike = set() if refuses else {*map(normalize, names)}
@@ -152,6 +154,8 @@ def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption],
             continue
         # argparse takes the begin of a name, and a command before others may have options of its own.
         if name == "--help" or any(known.startswith(name) for known in names) or name in source:
+            continue
+        if normalize(name) in arguments:
             continue
         near = difflib.get_close_matches(name, names, n=1)
         if normalize(name) not in alike and (refuses or near):

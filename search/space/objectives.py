@@ -4,6 +4,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
 Mode = Literal["min", "max"]
@@ -88,7 +89,8 @@ def parse_objectives(
     for metric, mode in given:
         if mode is None:
             name, _, word = metric.rpartition(":")
-            meant = [f"{name}:{mode}" for mode in MODES if name and word.lower().startswith(mode)]
+            near = [mode for mode in MODES if word.lower().startswith(mode)] or get_close_matches(word, MODES, n=1)
+            meant = [f"{name}:{mode}" for mode in near if name]
             remedy = " or ".join(meant or [f"{metric}:max", f"{metric}:min"])
             problems.append(f"--objective {metric} must say which values are better, but does not. Use {remedy}.")
     for metric, times in Counter(metric for metric, _ in parsed).items():

@@ -14,6 +14,8 @@ from searchlight.search.errors import UsageError, format_validation_errors
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
 RANGE = re.compile(rf"[\[(]?\s*{NUMBER}\s*[:,-]\s*{NUMBER}\s*[\])]?(?::log)?")  # which other tools take for one
+# As in Python code, e.g. tune.loguniform(0.1, 1).
+FUNCTION = re.compile(rf"(?:\w+\.)*(?P<log>q?log_?)?(?:uniform|float|range)\({NUMBER},\s*{NUMBER}\)", re.IGNORECASE)
 COMMA = re.compile(r",(?![^\[\]()]*[\])])")  # but none within a list like [64,64]
 
 
@@ -89,6 +91,8 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
     if len(set(values)) < max(2, len(values)):
         meant = RANGE.fullmatch(text)
         remedy = f"Use {name}={meant[1]}..{meant[2]}" if meant else f"Fix one value with --set {name}={text}"
+        if called := FUNCTION.fullmatch(text):
+            remedy = f"Use {name}={called[2]}..{called[3]}{':log' if called['log'] else ''}"
         raise UsageError(
             f"--search {name} must be a range low..high or at least two different choices, but got {text!r}. {remedy}."
         )

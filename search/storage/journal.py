@@ -1,5 +1,6 @@
 """A study in Optuna's journal: a file in the search's folder, written by the driver that holds its lock."""
 
+import difflib
 import itertools
 import json
 import logging
@@ -215,13 +216,24 @@ class JournalBackend(StudyBackend):
         journal = Journal(Path(str(self.path)))
         return StudyStore(self._load(journal), journal.close)
 
+    def _suggest_name(self) -> str:
+        """Return "Did you mean ...?" with the nearest name of a search beside this place, or ""."""
+        parent = self.place.parent
+        names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+        names = [name for name in names if (parent / name / self.file_name).exists()]
+        near = difflib.get_close_matches(self.place.name, names, n=1)
+        return f"Did you mean {near[0]}?" if near else ""
+
     def is_open(self) -> bool | None:
         return is_locked(f"{self.path}.lock")
 
     def read(self) -> BaseStorage:
         with self.usage_errors():
             if not self.exists():
-                raise UsageError(f"name must be a search in {self.place.parent}, but there is no {self.path}.")
+                raise UsageError(
+                    f"name must be a search in {self.place.parent}, but there is no {self.path}. "
+                    f"{self._suggest_name()}".rstrip()
+                )
             storage = self._load(JournalRecords(self._read_records()))
         names = [study.study_name for study in storage.get_all_studies()]
         if not names:

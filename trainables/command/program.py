@@ -179,7 +179,7 @@ class Program:
         if unread := [text for text in self._settings.metrics if text.partition("=")[0] in missing]:
             output = self._folder.output.read_text(encoding="utf-8", errors="replace")
             return "; ".join(filter(None, [given, *(explain_unread(text, output) for text in unread)]))
-        return given or "it gave no metric. Name one of its output with --metric NAME=REGEX, or call searchlight.report"
+        return f"{given or 'it gave no metric'}. With --try-first, the same command proposes what to judge it by"
 
     def _wait(self) -> None:
         while self._process.wait(POLL_S) is None:

@@ -180,7 +180,8 @@ def test_command_refuses_missing_searches_and_writes_nothing(report, tmp_path):
     refused = report("one", "--compare", "tow", "--compare", "./gone")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
-        f"--compare name must be a search in {tmp_path}/runs, but there is no {tmp_path}/runs/tow/study.journal.",
+        f"--compare name must be a search in {tmp_path}/runs, but there is no {tmp_path}/runs/tow/study.journal. "
+        "Did you mean two?",
         f"--compare name must be a search in {tmp_path}, but there is no {tmp_path}/gone/study.journal.",
     ]
     assert sorted(tmp_path.rglob("*")) == before

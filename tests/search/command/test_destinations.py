@@ -167,6 +167,35 @@ def test_word_that_the_program_may_take_is_kept(folder, old, new, words):
     resolve(folder, words, {"lr": [0.1, 0.2]})
 
 
+def test_required_argument_of_fire_may_be_an_option(folder):
+    shutil.copy(PROGRAMS / "fire_program.py", folder / "train.py")
+    text = (folder / "train.py").read_text().replace("train(data,", "train(base_lrs,")
+    (folder / "train.py").write_text(text.replace("lr=0.1", "base_lr=0.1"))
+    command = CommandOptions(command=(sys.executable, "train.py", "--base_lrs=x"))
+    found = resolve_parameters(command, [Parameter("base_lr", "--search", [0.1])], folder)
+    assert "base_lr" in found.flags
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("type=int", "Name it there: --level {level} train"),
+        ("action='store_true'", "A switch there cannot be searched."),
+    ],
+)
+def test_option_before_a_subcommand_is_said_to_belong_there(folder, kind, remedy):
+    (folder / "tool.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        f"parser.add_argument('--level', {kind})\n"
+        "parser.add_subparsers(required=True).add_parser('train').add_argument('--lr')\nparser.parse_args()\n"
+    )
+    given = [Parameter("level", "--search", [1, 2]), Parameter("lr", "--search", [0.1])]
+    with pytest.raises(UsageError) as error:
+        resolve_parameters(CommandOptions(command=(sys.executable, "tool.py", "train")), given, folder)
+    rule = "--search level must be an option of train, but --level belongs before train."
+    assert str(error.value) == f"{rule} {remedy}"
+
+
 def test_value_that_a_format_lacks_is_refused(folder):
     with pytest.raises(UsageError, match=r"--to config.toml:lr must take the value of lr, but TOML has no null"):
         resolve(folder, [], {"lr": [0.1, None]}, to=["config.toml:lr=lr"])

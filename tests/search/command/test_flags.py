@@ -60,6 +60,7 @@ def test_option_of_the_name_takes_the_parameter(name, values, flag):
         ("dropuot", [0.1], "must be an option of train.py, but it has none of that name. Did you mean dropout?"),
         ("bias", [True], "must be an option of train.py, but it has none of that name. Did you mean model.bias?"),
         ("batch_size", [0.5, 1.5], "must be integers, because --batch_size of train.py takes INTEGER, but got 0.5."),
+        ("batch_size", [16.0, 64.5], "because --batch_size of train.py takes INTEGER, but got 64.5."),
         ("dropout", ["high"], "must be numbers, because --dropout of train.py takes FLOAT, but got high."),
         ("fp16", [0.1], "must be true,false, because --fp16 of train.py is a switch, but got 0.1."),
         ("lr", [True, False], "must not be true,false, because --lr of train.py takes a word: with type=bool of "

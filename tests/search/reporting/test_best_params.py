@@ -76,6 +76,13 @@ def test_best_config_is_printed_with_what_set_gives(search, tmp_path):
     assert ast.literal_eval(best(tmp_path, "--format", "python").stdout) == {"lr": lr, "inner.depth": 2}
 
 
+def test_misspelt_name_is_refused_with_the_nearest_search(search, tmp_path):
+    for name, remedy in (("onee", " Did you mean one?"), ("zzzzz", "")):
+        refused = CliRunner().invoke(searchlight, ["best", name, "--storage", str(tmp_path)])
+        assert refused.exit_code == 2
+        assert refused.stderr.endswith(f"there is no {tmp_path / name / 'study.journal'}.{remedy}\n")
+
+
 def test_confirmed_config_is_the_best(search, tmp_path):
     for seed in (1, 2, 3):
         search.confirm(0, seed, 0.9 + seed / 1000)

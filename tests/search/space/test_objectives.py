@@ -61,6 +61,8 @@ def test_objectives_of_a_file_survive_yaml(tmp_path):
          ["--objective time/epoch_s:minimize must say which values are better, but does not. Use time/epoch_s:min."]),
         ({"objective": ["val/score", SPEED, SPEED]},
          ["--objective time/samples_per_s must be given once, but got it 2 times."]),
+        ({"objective": ["val/score", "time/epoch_s:mn"]},
+         ["--objective time/epoch_s:mn must say which values are better, but does not. Use time/epoch_s:min."]),
         ({"objective": ["val/score", ":max"]}, ["--objective must name a metric, but got ''."]),
         ({"objective": "loss"}, ["--objective must be that of arc, 'val/score', but got 'loss'. Leave it out."]),
         ({"objective": ["val/score", SPEED], "sampler": "cmaes"},

@@ -102,6 +102,10 @@ def test_field_without_a_declared_range_can_be_searched():
                                   "but got '0.001:1'. Use name=0.001..1."),
         ({}, {"name": "[1e-3, 1]"}, "--search name must be a range low..high or at least two different choices, "
                                     "but got '[1e-3, 1]'. Use name=1e-3..1."),
+        ({}, {"name": "loguniform(0.1,1)"}, "--search name must be a range low..high or at least two different "
+                                            "choices, but got 'loguniform(0.1,1)'. Use name=0.1..1:log."),
+        ({}, {"name": "tune.uniform(0.1, 1)"}, "--search name must be a range low..high or at least two different "
+                                               "choices, but got 'tune.uniform(0.1, 1)'. Use name=0.1..1."),
         ({}, {"bias": "0..1"}, "--search bias must be a list of choices like a,b, but got '0..1': "
                                "it is not a number."),
         ({"lr": "1e-3"}, {"lr": "1e-3..1e-2"}, "lr must be set or searched, but got both. Drop one of them."),

@@ -234,9 +234,10 @@ def test_failure_says_what_happened(project, code, reason):
 @pytest.mark.parametrize(
     ("code", "metrics", "reason"),
     [
-        ("print('accuracy 1')", (), "it gave no metric. Name one of its output with --metric NAME=REGEX, or call "
-                                    "searchlight.report"),
-        ("print('acc 1'); print('acc 2')", ("acc=acc (.+)",), "it gave acc (2 times, output)"),
+        ("print('accuracy 1')", (),
+         "it gave no metric. With --try-first, the same command proposes what to judge it by"),
+        ("print('acc 1'); print('acc 2')", ("acc=acc (.+)",),
+         "it gave acc (2 times, output). With --try-first, the same command proposes what to judge it by"),
         ("print('acc 1'); print('test Loss: 2')", ("acc=acc (.+)", "loss=loss: (.+)"),
          "it gave acc (1 times, output); --metric 'loss=loss: (.+)' matched none of the 2 lines. The nearest one is: "
          "test Loss: 2"),
