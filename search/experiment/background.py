@@ -1,8 +1,9 @@
 """A search that runs in a thread of this process, for scripts and notebooks."""
 
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, process
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
@@ -11,9 +12,12 @@ from searchlight.search.errors import UsageError
 from searchlight.search.experiment.runner import run
 from searchlight.search.folder.locations import check_location
 from searchlight.search.formatting import resume_hint
+from searchlight.search.reporting.console.summary import print_summary
+from searchlight.search.reporting.console.tables import create_report_console
 from searchlight.search.reporting.running_search import RunningSearch
 
 POLL_S = 0.2
+assert process, "imported before a script ends: later, Python refuses it"
 
 
 class BackgroundSearch(RunningSearch):
@@ -27,6 +31,9 @@ class BackgroundSearch(RunningSearch):
         pool = ThreadPoolExecutor(1, "search")
         self._end = pool.submit(run, config, show=self._tell_how_to_resume)
         pool.shutdown(wait=False)  # its thread ends with the search
+        self._is_awaited, self._is_quiet = False, config.quiet
+        # Private, but Python's own pools use it. Once it has called them, no pool of a library takes work any more.
+        threading._register_atexit(self._wait_at_exit)  # type: ignore[attr-defined]
 
     def wait_for_begin(self) -> None:
         """Return once the search can be looked at.
@@ -48,7 +55,22 @@ class BackgroundSearch(RunningSearch):
 
     def wait(self) -> SearchResult:
         """Wait until the search ends. Return its result, or raise its error."""
+        self._is_awaited = True
         return self._end.result()
+
+    def _wait_at_exit(self) -> None:
+        """Wait for the search at the end of its script, and tell the end of one that the script has not waited for."""
+        try:
+            error = self._end.exception()
+        except KeyboardInterrupt:
+            sys.excepthook(*sys.exc_info())  # it interrupts the search
+            error = self._end.exception()
+        if self._is_awaited:
+            return
+        if error is None:
+            print_summary(create_report_console(), self._end.result(), self.place, self._is_quiet)
+        else:
+            print(f"search {self.name} has failed: {error}", file=sys.stderr)
 
 
 def start(config: SearchConfig) -> BackgroundSearch:

@@ -40,6 +40,9 @@ class RunningSearch:
         self.place = resolve_place(name, parse_storage(storage)) if isinstance(name, str) else name
         self.name = self.place.name
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.place)!r})"
+
     def load(self) -> SearchRecord:
         """Return the present record of the search."""
         return load_search(self.place)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from searchlight.search.study.record import load_search
 
@@ -91,3 +92,30 @@ def test_search_of_a_script_that_fails_is_interrupted_and_can_be_resumed(make_cl
     resumed = cli.run("--resume", "behind", "--trials", str(begun + 1), "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert sum(json.loads(resumed.stdout)["outcomes"].values()) == begun + 1
+
+
+LEAVING = """
+import searchlight
+
+print(searchlight.start(searchlight.SearchConfig(
+    task="toy.py:Toy", name="behind", trials=2, concurrency=1, scheduler="none", confirm=0, no_preflight=True,
+    set={"pause_s": 0.1, "precision": "fp32"},
+)))
+"""
+
+
+def test_script_that_ends_before_its_search_waits_for_it(make_cli):
+    cli = make_cli()
+    (cli.folder / "script.py").write_text(LEAVING)
+    done = cli.run(script=cli.folder / "script.py")
+    assert done.returncode == 0, done.stderr
+    told = done.stdout + done.stderr  # what a script prints while Ray runs is printed as what Ray prints
+    assert "BackgroundSearch('" in told
+    assert "runs/behind')" in told
+    assert "2 completed in " in done.stdout
+    for line in ("cannot schedule", "SIGTERM handler", "Traceback"):
+        assert line not in done.stderr
+    assert load_search(cli.folder / "runs" / "behind").drivers[-1][1] is not None
+    runs = MlflowClient(f"sqlite:///{cli.folder}/runs/mlflow.db").search_runs(["1"])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert len(runs) >= 3, "the search and its trials"

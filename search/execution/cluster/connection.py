@@ -227,13 +227,21 @@ def _init_ray(**options: Any) -> None:
     utils = private_api.ray_utils
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    ray_logger = logging.getLogger(ray.init.__module__)
+    ray_logger.addFilter(_is_no_handler_warning)
     try:
         ray.init(job_config=_JobConfig(), log_to_driver=False, logging_level=logging.WARNING, **options)
     finally:
         utils.set_sigterm_handler = install
+        ray_logger.removeFilter(_is_no_handler_warning)
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _is_no_handler_warning(record: logging.LogRecord) -> bool:
+    """Return False for the warning that another thread than the main one sets no handler, which is not wanted here."""
+    return "SIGTERM handler is not set" not in record.getMessage()
 
 
 def shut_down() -> None:
