@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from searchlight import __version__
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.reporting.agent_tools import ANSWER_BYTES, AgentTools, bound
@@ -29,6 +30,7 @@ def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hour
     try:
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise UsageError('mcp must be installed, but is not: pip install "searchlight-hpo[mcp]".') from error
@@ -46,8 +48,13 @@ def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hour
         return call
 
     tools = AgentTools(parse_storage(storage), allow_steering, author, share, gpu_hours)
-    server = MCPServer("searchlight", instructions="Hyperparameter searches. Conclude from confirmed values alone.")
+    served = []
     for name in (*READ_ONLY, *(CHANGING if allow_steering else ())):
         annotations = ToolAnnotations(read_only_hint=name in READ_ONLY)
-        server.add_tool(guard(getattr(tools, name)), annotations=annotations)
-    server.run()
+        tool = Tool.from_function(guard(getattr(tools, name)), annotations=annotations)
+        arguments = tool.fn_metadata.arg_model
+        arguments.model_config["extra"] = "forbid"  # it would ignore a misspelled name
+        arguments.model_rebuild(force=True)
+        served.append(tool.model_copy(update={"parameters": arguments.model_json_schema()}))
+    instructions = "Hyperparameter searches. Conclude from confirmed values alone."
+    MCPServer("searchlight", instructions=instructions, version=__version__, tools=served).run()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from searchlight import __version__
 from searchlight.search.reporting.status import build_status
 from searchlight.search.study.record import load_search
 from tests.search.execution.searcher_harness import report
@@ -40,7 +41,8 @@ def talk(storage, calls, *options):
             ),
             ClientSession(read, write) as session,
         ):
-            await session.initialize()
+            server = (await session.initialize()).server_info
+            assert (server.name, server.version) == ("searchlight", __version__)
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             return tools, [await session.call_tool(name, arguments) for name, arguments in calls]
 
@@ -50,7 +52,9 @@ def talk(storage, calls, *options):
 def test_agent_reads_searches_and_cannot_change_them(storage, tmp_path):
     name = {"name": tmp_path.name}
     calls = [("list_searches", {}), ("get_state", name), ("get_state", {"name": "none"}), ("steer", name)]
-    tools, (listed, state, unknown, refused) = talk(storage, calls)
+    tools, (listed, state, unknown, refused, misspelled) = talk(
+        storage, [*calls, ("get_trials", name | {"were": "x<1"})]
+    )
     assert [*tools] == ["list_searches", "get_state", "get_trials", "get_curve", "explain", "wait"]
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools.values())
     assert tmp_path.name in json.loads(listed.content[0].text)["searches"]
@@ -61,7 +65,8 @@ def test_agent_reads_searches_and_cannot_change_them(storage, tmp_path):
         name: status[name] for name in ("budget", "problems", "waiting")
     }
     assert "name must be one of list_searches" in unknown.content[0].text
-    assert (unknown.is_error, refused.is_error) == (True, True)
+    assert (unknown.is_error, refused.is_error, misspelled.is_error) == (True, True, True)
+    assert "were" in misspelled.content[0].text
 
 
 def test_agent_that_may_steer_has_eight_tools(storage, tmp_path):
