@@ -33,8 +33,9 @@ NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 class BestTrial:
     """The best trial: its number, value, config, and the checkpoint of the report that has the value.
 
-    A function may report without a checkpoint. If the trial is confirmed, config and checkpoint come from its best
-    confirming run, `run`, which trained it again under a new seed.
+    A function may report without a checkpoint. If the trial is confirmed, the config with its seed and the checkpoint
+    come from its best confirming run, `run`, which trained it again under a new seed. The value stays that of the
+    trial in the search: that of the run is another one, and the confirmed mean is in the result's `confirmation`.
     """
 
     trial_id: int

@@ -11,11 +11,13 @@ from searchlight.search.analysis.confirmed_best import get_confirmed_config
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
+from searchlight.search.space.constraints import Constraint
 from searchlight.search.steering.driver_state import SILENT_S, DriverState
 from searchlight.search.steering.region import parse_region
 from searchlight.search.steering.state import build_state, describe_author, is_of
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
+    get_best_value,
     get_end_time,
     get_outcome,
     get_reports,
@@ -125,7 +127,7 @@ def _describe_unfinished(record: SearchRecord, trial: FrozenTrial, driver: Drive
     return {
         "trial": trial.number,
         "epoch": epoch,
-        "value": _get_last(trial),
+        "value": _get_best(record, trial),
         "trains": is_live,
         "waits_for": waits_for,
     }
@@ -186,7 +188,7 @@ def _list_problems(record: SearchRecord, result: SearchResult, driver: DriverSta
 def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -> list[dict[str, Any]]:
     """Return trials as JSON, by number: all, or those that meet a condition on parameters, metrics, epoch, outcome.
 
-    A metric has its last value.
+    The value is the best one of the objective so far, and another metric has its last value.
 
     Raises:
         UsageError: The condition has another form.
@@ -194,15 +196,19 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
     try:
         region = parse_region(where, lambda name, text: _parse_value(text)) if where else None
     except ValueError as error:
-        raise UsageError(f"--where {error}.") from error
-    rows, known = [], set[str]()
+        raise UsageError(f"a condition {error}.") from error
+    about = record.about
+    known = {each.metric for each in record.objectives} | {*about.get("searched", ()), *about.get("fixed", ())}
+    known |= {Constraint.from_text(text).metric for text in about.get("config", {}).get("constraint", ())}
+    known |= {"trial", "outcome", "epoch", "value"}
+    rows = []
     for trial in record.trials:
         curve, reports = intermediate_values(trial), get_reports(trial)
         row = {
             "trial": trial.number,
             "outcome": get_outcome_so_far(trial),
             "epoch": max(curve, default=0),
-            "value": _get_last(trial),
+            "value": _get_best(record, trial),
             "params": trial.params,
             "reason": trial.user_attrs.get("reason", ""),
         }
@@ -211,10 +217,10 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
         known |= {*named}
         if region is None or region.contains(named):
             rows.append(row | ({"curve": dict(curve)} if curves else {}))
-    for condition in region.conditions if region is not None and known else ():
+    for condition in region.conditions if region is not None else ():
         if condition.parameter not in known:
             raise UsageError(
-                f"--where must name a parameter or a metric, but no trial has {condition.parameter!r}. "
+                f"a condition must name a parameter or a metric, but no trial has {condition.parameter!r}. "
                 f"{suggest_nearest(condition.parameter, known)}"
             )
     return rows
@@ -225,9 +231,8 @@ def get_outcome_so_far(trial: FrozenTrial) -> str:
     return get_outcome(trial) if trial.state.is_finished() else "unfinished"
 
 
-def _get_last(trial: FrozenTrial) -> float | None:
-    curve = intermediate_values(trial)
-    return curve[max(curve)] if curve else None
+def _get_best(record: SearchRecord, trial: FrozenTrial) -> float | None:
+    return get_best_value(trial, record.objective) if intermediate_values(trial) else None
 
 
 def _parse_value(text: str) -> float | str:

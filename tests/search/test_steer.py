@@ -102,7 +102,7 @@ def test_trials_are_chosen_by_a_condition(ended):
     assert [row["outcome"] for row in rows] == ["unfinished", "unfinished"]
     code, _, error = call("trials", *place, "--where", "loss")
     assert code == 2
-    assert "--where must be like" in error
+    assert "a condition must be like" in error
     code, _, error = call("trials", *place, "--where", "vall/loss<0.5")
     assert code == 2
     assert "no trial has 'vall/loss'. Did you mean 'val/loss'?" in error
@@ -247,6 +247,30 @@ def test_id_that_no_driver_would_read_is_refused(killed):
     assert code == 2
     assert "id must be letters, digits, '_' or '-', but got '../mine'" in error
     assert not (killed / FOLDER).exists(), "nothing is sent"
+
+
+def test_condition_may_name_what_no_trial_has_reported_yet(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=2)
+    study.save_metadata({"searched": {"lr": "0..1"}, "config": {"constraint": ["val/cost<=20"]}})
+    search = RunningSearch(tmp_path.name, str(tmp_path.parent))
+    study.commit()
+    assert search.trials("val/loss<0.3 and epoch>3").empty
+    searcher.suggest("t0")
+    study.commit()
+    assert search.trials("val/loss<0.3 and val/cost<9 and lr<7").empty
+    with pytest.raises(UsageError, match="a condition must name a parameter or a metric, but no trial has 'vall/loss'"):
+        search.trials("vall/loss<0.3")
+
+
+def test_value_of_a_trial_is_its_best_one(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=2)
+    searcher.suggest("t0")
+    report(searcher, "t0", 1, 0.5)
+    report(searcher, "t0", 2, 0.7)
+    study.commit()
+    search = RunningSearch(tmp_path.name, str(tmp_path.parent))
+    assert [*search.trials("val/loss>0.6").value] == [0.5]
+    assert search.status()["unfinished"][0]["value"] == 0.5
 
 
 def test_python_sees_what_the_command_line_sees(ended):
