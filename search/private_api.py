@@ -1,8 +1,10 @@
-"""The private names of Ray and Optuna that the driver needs.
+"""The private names of Ray, Optuna and Python that the driver needs.
 
 A name is resolved when it is read, so that an import of this module imports none of these libraries.
 """
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from searchlight.trainables import private_api
@@ -44,6 +46,11 @@ NAMES = {
 
 def __getattr__(name: str) -> Any:
     return private_api.resolve_private_name(name, __name__, NAMES, TESTED)
+
+
+def call_before_pools_close(call: Callable[[], object]) -> None:
+    """Call a function once the main thread ends, before Python closes the pools of threads of all libraries."""
+    threading._register_atexit(call)  # type: ignore[attr-defined]
 
 
 def set_system_attr(study: Any, trial: Any, key: str, value: Any) -> None:

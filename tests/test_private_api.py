@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from contextlib import suppress
 from importlib.metadata import version
@@ -116,6 +117,7 @@ def test_private_name_has_the_shape_that_its_callers_need(package, name):
 
 # What subclasses override or call, and private arguments of public functions.
 MEMBERS = [
+    (threading, "_register_atexit", ("func",)),
     (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
     (TorchTrainer, "_create_default_callbacks", ("self",)),

@@ -1,10 +1,10 @@
 """A search that runs in a thread of this process, for scripts and notebooks."""
 
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, process
 
+from searchlight.search import private_api
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
@@ -32,8 +32,7 @@ class BackgroundSearch(RunningSearch):
         self._end = pool.submit(run, config, show=self._tell_how_to_resume)
         pool.shutdown(wait=False)  # its thread ends with the search
         self._is_awaited, self._is_quiet = False, config.quiet
-        # Private, but Python's own pools use it. Once it has called them, no pool of a library takes work any more.
-        threading._register_atexit(self._wait_at_exit)  # type: ignore[attr-defined]
+        private_api.call_before_pools_close(self._wait_at_exit)
 
     def wait_for_begin(self) -> None:
         """Return once the search can be looked at.
