@@ -187,7 +187,7 @@ def pictures_in(runs):
 def test_folder_has_study_report_and_code_and_no_more(search):
     names = {path.name for path in search.folder.iterdir()}
     study = {"study.journal", "study.journal.lock", "trials.parquet", "report.html", "best.yaml"}
-    ran_with = {"search.yaml", "code", "environment.json", "requirements.txt"}
+    ran_with = {"search.yaml", "code", "environment.json", "requirements.txt", "driver.json"}
     assert names - {"code.diff"} == study | ran_with | {"checkpoints", "errors", "preflight.json"}
     assert {file.name for file in (search.folder / "code").iterdir()} >= {"toy.py", "beside.py"}
     assert search.cli.invoke("--config", str(search.folder / "search.yaml"), "--dry-run").returncode == 0
