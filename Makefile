@@ -13,7 +13,7 @@ NUMERICAL := $(ARC) $(LIQUID) tests/models/lm tests/trainables/lm $(addprefix te
 TWO_THREADS := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive # a thread that waits must not keep a core from another test
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: search test test-all lint bench gpu
+.PHONY: search test test-all lint bench gpu docs
 
 search: $(READY)
 	$(RUN) search/run.py arc --confirm 24
@@ -35,6 +35,10 @@ lint: $(READY)
 # What needs no GPU, in less than 40 minutes on two quiet cores; writes the tables of figures in docs/.
 bench: $(READY)
 	$(RUN) benchmarks/bench.py
+
+# The documentation as a site in site/, with links checked.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --config-file deploy/mkdocs.yml
 
 # What needs a GPU, in calls of at most ten minutes: call it again until nothing is left. Writes docs/development/gpu.md.
 gpu: $(READY)

@@ -63,11 +63,12 @@ class SearchConfig(
 
     A package declares the options that it uses, and its functions take no others. Here are those of the whole search.
 
-    >>> config = SearchConfig(task="liquid", trials=8, scheduler="asha", search={"lr": "1e-4..1e-2:log"})
-    >>> config.trials, config.workers
-    (8, 1)
-    >>> [*SearchConfig(task="liquid", confirm=2).find_problems()]
-    ['--confirm must be 0 or at least 4, but got 2: a finalist and the defaults need two seeds each.']
+    Examples:
+        >>> config = SearchConfig(task="liquid", trials=8, scheduler="asha", search={"lr": "1e-4..1e-2:log"})
+        >>> config.trials, config.workers
+        (8, 1)
+        >>> [*SearchConfig(task="liquid", confirm=2).find_problems()]
+        ['--confirm must be 0 or at least 4, but got 2: a finalist and the defaults need two seeds each.']
     """
 
     # In Python, also a class or a function. A planned search has the text.

@@ -28,7 +28,8 @@ def searchable(
 
     Args:
         default: The value when the field is not searched.
-        low, high: The range of a number, both ends included. An int field is searched in whole numbers.
+        low: The lower end of the range of a number, included. An int field is searched in whole numbers.
+        high: The upper end, included.
         log: Whether to search on a log scale.
         step: The distance between neighboring values.
         choices: The values of a categorical field, instead of a range.
@@ -103,7 +104,7 @@ class ConfigPart(BaseModel):
 class TaskConfig(ConfigPart):
     """The parameters of one trial. Subclass it for a task. Fields declared with `searchable` are searched.
 
-    Example:
+    Examples:
         >>> class DigitsConfig(TaskConfig):
         ...     lr: float = searchable(1e-2, low=1e-4, high=1.0, log=True)
         ...     activation: str = searchable("relu", choices=["relu", "tanh"])

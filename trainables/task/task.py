@@ -56,7 +56,9 @@ class Task(ABC, Generic[Config]):
         updaters: The `Updater` of each update, by name. Set after `build`.
         named_data: The data sets that `dataset` recorded.
 
-    Example, which learns the slope of a line:
+    Examples:
+        It learns the slope of a line.
+
         >>> class LineConfig(TaskConfig):
         ...     lr: float = 0.1
         >>> class Line(Task[LineConfig]):

@@ -83,7 +83,9 @@ class Updater:
     Raises:
         ValueError: An argument is out of range, the device lacks the precision, or a parameter cannot be trained.
 
-    Example, a window with a micro-batch of three samples and one of one:
+    Examples:
+        A window has a micro-batch of three samples and one of one.
+
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.zeros_(model.weight)
         >>> updater = Updater({"sgd": torch.optim.SGD(model.parameters(), lr=0.1)}, modules={"model": model})
