@@ -68,8 +68,9 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     if not config.command and isinstance(config.task, str):  # e.g. train.py:main, which takes no config
         command = find_script_command(config.task, Path.cwd())
         config = config.model_copy(update={"command": command, "task": name_program(command)}) if command else config
-    if config.command and "scheduler" not in config.model_fields_set:
-        config = config.model_copy(update={"scheduler": config.choose_scheduler()})
+    if (config.command or config.sizes) and "scheduler" not in config.model_fields_set:
+        # The law over sizes needs final values, so that no trial may end early.
+        config = config.model_copy(update={"scheduler": "none" if config.sizes else config.choose_scheduler()})
     if config.once:
         config = config.model_copy(update={"scheduler": "none"})
     problems = [*config.find_problems()]

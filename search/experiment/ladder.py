@@ -129,8 +129,7 @@ def _build_config(config: SearchConfig, name: str, size: Mapping[str, float], **
     whole = convert_whole(size)
     resources = {key: value for key, value in whole.items() if key in RESOURCES}
     fixed = {key: value for key, value in whole.items() if key not in RESOURCES}
-    scheduler = {} if "scheduler" in config.model_fields_set else {"scheduler": "none"}
-    update = {"name": f"{config.name}-{name}", "sizes": {}, "target": {}, "exponent": {}, **resources, **scheduler}
+    update = {"name": f"{config.name}-{name}", "sizes": {}, "target": {}, "exponent": {}, **resources}
     return config.model_copy(update={**update, "set": {**config.set, **fixed}, **more})
 
 
