@@ -74,6 +74,11 @@ class SearchResult:
         return self.confirmations[0] if len(self.confirmations) == 1 else None
 
     @property
+    def reasons(self) -> list[str]:
+        """The reasons for an early end, e.g. "interrupted" or "time budget"."""
+        return self.stopped.split(", ") if self.stopped else []
+
+    @property
     def statement(self) -> str:
         """The conclusion of the confirming runs as a sentence, or "" without a confirmation."""
         return self.confirmation.statement if self.confirmation else ""

@@ -49,7 +49,7 @@ class BackgroundSearch(RunningSearch):
         self.wait()
 
     def _tell_how_to_resume(self, result: SearchResult) -> None:
-        if "interrupted" in result.stopped:
+        if "interrupted" in result.reasons:
             print(resume_hint(self.place), file=sys.stderr)
 
     def wait(self) -> SearchResult:

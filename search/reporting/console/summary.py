@@ -139,7 +139,7 @@ def _is_unconfirmed(result: "SearchResult") -> bool:
     config = result.searched.about["config"]
     is_confirmable = config.get("confirm", 0) != 0 and not SCHEDULERS[config["scheduler"]].makes_copies
     can_confirm = is_confirmable and len(result.searched.trials) > 1
-    is_over = result.stopped and "interrupted" not in result.stopped
+    is_over = result.stopped and "interrupted" not in result.reasons
     return bool(can_confirm and is_over and not result.searched.confirming_runs)
 
 

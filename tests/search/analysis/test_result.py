@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.space.objectives import Objective
@@ -30,3 +31,10 @@ def test_notebook_shows_outcomes_best_trial_and_table(trials):
     assert html.startswith("<p>a&lt;b: 1 completed, 1 pruned, 1 diverged, 1 failed, 1 interrupted in 0 s, ")
     assert "best val/score 0.9 in trial 1</p>" in html
     assert html.count("<tr>") == 5
+
+
+def test_reasons_to_stop_are_told_apart():
+    result = SearchResult.from_record(SearchRecord("one", [], (VAL_SCORE,), {}))
+    assert result.reasons == []
+    assert replace(result, stopped="val/score>=0.4, interrupted").reasons == ["val/score>=0.4", "interrupted"]
+    assert "interrupted" not in replace(result, stopped="all trials failed: it was interrupted early").reasons
