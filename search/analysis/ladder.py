@@ -235,21 +235,36 @@ class Ladder:
             steepness = max(0.0, (last[1] - known[-2][1]) / (last[0] - known[-2][0]))
         return math.exp(last[1] + steepness * (math.log(math.prod(size.values())) - last[0]))
 
-    def count_trials(self, size: Mapping[str, float], first: int, seconds_left: float, sizes_left: int) -> int:
-        """Return the number of trials at `size`: half as many as at the size before, as far as they are affordable.
+    def plan_points(self, size: Mapping[str, float], seconds: float) -> tuple[list[dict[str, Any]], str]:
+        """Return the points for `size` beside the unscaled one, or none and why the size cannot be searched.
+
+        Args:
+            seconds: What the size may take in GPU-seconds, or infinity.
+        """
+        count = self.count_trials(size, len(self.searches[0].record.trials), seconds)
+        if count < FEWEST:
+            return [], f"the GPU-hours allow no {FEWEST} trials at {describe_size(size)}"
+        if self.law is None:
+            return [], "no number is searched in all trials"
+        points = self.build_points(size, count - 1)
+        return (
+            points,
+            "" if points else f"the law has no other values for {describe_size(size)} than the unchanged ones",
+        )
+
+    def count_trials(self, size: Mapping[str, float], first: int, seconds: float) -> int:
+        """Return the number of trials at `size`, as far as they are affordable.
+
+        They are `first`, halved with each size, but not fewer than two for each parameter and two more.
 
         Args:
             first: The number of trials at the smallest size.
-            seconds_left: The rest of the budget in GPU-seconds, or infinity.
-            sizes_left: The number of sizes to come, with this one. A half of the rest is kept for later ones.
+            seconds: What the size may take in GPU-seconds, or infinity.
         """
         level = len(self.searches)
         wanted = max(min(2 * len(self.parameters) + 2, first), int(first / 2**level), FEWEST)
         cost = self.estimate_cost(size)
-        if math.isinf(seconds_left) or not cost:
-            return wanted
-        share = seconds_left if sizes_left == 1 else seconds_left / 2
-        return int(min(wanted, share // cost))
+        return wanted if math.isinf(seconds) or not cost else int(min(wanted, seconds // cost))
 
 
 def snap(distribution: BaseDistribution, value: float) -> Any:

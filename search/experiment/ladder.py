@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from searchlight.search.analysis.ladder import FEWEST, Ladder, SizedSearch
+from searchlight.search.analysis.ladder import Ladder, SizedSearch
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import load_config, resolve_config, to_yaml
@@ -24,6 +24,7 @@ from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.scaling.law import describe_size
 from searchlight.search.scaling.options import RESOURCES, Size, convert_whole, get_measures
+from searchlight.search.study.record import load_search
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 
@@ -39,6 +40,7 @@ class LadderResult:
     Attributes:
         results: The result of each search, from small to large.
         left_out: The sizes that the budget did not allow.
+        ended: The names of the sizes that a resume leaves as they are.
         stopped: Why the ladder ended early, or "".
     """
 
@@ -46,6 +48,7 @@ class LadderResult:
     ladder: Ladder
     results: list[SearchResult] = field(repr=False)
     left_out: list[str]
+    ended: list[str]
     stopped: str
 
     @property
@@ -55,9 +58,8 @@ class LadderResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` prints, and that is stored."""
-        return {"schema": SCHEMA, "name": self.name, **self.ladder.as_json(), "left_out": self.left_out} | {
-            "stopped": self.stopped or None
-        }
+        found = {"schema": SCHEMA, "name": self.name, **self.ladder.as_json(), "left_out": self.left_out}
+        return {**found, "ended": self.ended, "stopped": self.stopped or None}
 
 
 def run(
@@ -142,35 +144,39 @@ class _Climber:
         self.ladder = Ladder((), self.target, config.exponents)
         self.results: list[SearchResult] = []
         self.left_out: list[str] = []
+        self.ended: list[str] = []
         self.stopped = ""
         self._start = time.monotonic()
 
     def climb(self) -> None:
         """Search at each size that the budget allows, until the user or the time ends it."""
+        ended = _read_ended(self.config.path)
         for index, (name, size) in enumerate(self.config.sizes.items()):
+            child = _build_config(self.config, name, size)
             if self.stopped:
                 self.left_out.append(name)
-                continue
-            self._climb_to(index, name, size)
+            elif name in ended and (child.path / "search.yaml").exists():
+                self._record(name, get_measures(size), SearchResult.from_record(load_search(child.path)))
+            else:
+                self._climb_to(index, name, size)
+            write_atomic(self.config.path / RESULT, json.dumps(self.result.as_json(), indent=1))
+
+    @property
+    def result(self) -> LadderResult:
+        """What the searches so far have shown."""
+        return LadderResult(self.config.name, self.ladder, self.results, self.left_out, self.ended, self.stopped)
 
     def _climb_to(self, index: int, name: str, size: Size) -> None:
-        config, measures, sizes_left = self.config, get_measures(size), len(self.config.sizes) - index
+        config, measures, is_last = self.config, get_measures(size), index == len(self.config.sizes) - 1
         child = _build_config(config, name, size)
-        if (child.path / "search.yaml").exists():
-            return self._record(name, measures, runner.resume(child.name, child.storage, console=self.console))
         spent = sum(search.gpu_seconds for search in self.ladder.searches)
-        seconds_left = math.inf if config.gpu_hours is None else config.gpu_hours * HOUR - spent
-        options: dict[str, Any] = {"confirm": config.confirm if sizes_left == 1 else 0}
-        if math.isfinite(seconds_left):
-            options["gpu_hours"] = max(seconds_left, 1.0) / HOUR
-        if config.time_budget is not None:
-            options["time_budget"] = max(1.0, config.time_budget - (time.monotonic() - self._start))
+        limits = limit_size(config, spent, time.monotonic() - self._start, is_last)
+        if (child.path / "search.yaml").exists():
+            return self._record(name, measures, runner.resume(child.name, child.storage, limits, self.console))
+        options: dict[str, Any] = {**limits, "confirm": config.confirm if is_last else 0}
         if index:
-            first = len(self.ladder.searches[0].record.trials)
-            count = self.ladder.count_trials(measures, first, seconds_left, sizes_left)
-            points = self.ladder.build_points(measures, count - 1)
-            if count < FEWEST or not points:
-                self.stopped = f"the budget allows no {FEWEST} trials at {name}" if points else "no trial has a result"
+            points, self.stopped = self.ladder.plan_points(measures, limits.get("gpu_hours", math.inf) * HOUR)
+            if self.stopped:
                 self.left_out.append(name)
                 return None
             options |= {"trials": 1 + len(points), "try_": points, "defaults": self.ladder.unscaled}
@@ -182,10 +188,11 @@ class _Climber:
         self.results.append(result)
         search = SizedSearch(name, size, result.searched)
         self.ladder = Ladder((*self.ladder.searches, search), self.target, self.config.exponents)
-        if reasons := [each for each in INTERRUPTIONS if each in result.stopped]:
+        if reasons := [each for each in INTERRUPTIONS if each in result.reasons]:
             self.stopped = reasons[0]
-        elif result.best is None:
-            self.stopped = f"no trial at {name} has a result"
+        else:
+            self.ended.append(name)
+            self.stopped = "" if result.best is not None else f"no trial at {name} has a result"
         if search.best is not None:
             self._say(f"size {name} took {format_duration(search.gpu_seconds)} of all workers")
 
@@ -194,18 +201,36 @@ class _Climber:
             self.console.print(line, highlight=False, markup=False)
 
 
-def _write(folder: StoragePath, result: LadderResult) -> None:
-    from searchlight.search.reporting.html.ladder import render_ladder  # importing plotly takes a while
+def limit_size(config: SearchConfig, spent: float, seconds: float, is_last: bool) -> dict[str, float]:
+    """Return the options that limit the search at a size, which has a half of the GPU-hours left if others follow.
 
-    write_atomic(folder / RESULT, json.dumps(result.as_json(), indent=1))
-    if result.ladder.searches:
-        write_atomic(folder / PAGE, render_ladder(result.name, result.ladder))
+    Args:
+        spent: The GPU-seconds of the sizes before.
+        seconds: The time since the searches began, or were resumed.
+    """
+    limits = {}
+    if config.gpu_hours is not None:
+        hours_left = max(config.gpu_hours - spent / HOUR, 1.0 / HOUR)
+        limits["gpu_hours"] = hours_left if is_last else hours_left / 2
+    if config.time_budget is not None:
+        limits["time_budget"] = max(1.0, config.time_budget - seconds)
+    return limits
+
+
+def _read_ended(folder: StoragePath) -> list[str]:
+    """Return the names of the sizes that had ended before a resume. Their trials stay as they are."""
+    if not may_exist(folder / RESULT, in_bucket=False):
+        return []
+    ended: list[str] = json.loads((folder / RESULT).read_text(encoding="utf-8"))["ended"]
+    return ended
 
 
 def _climb(config: SearchConfig, console: Console | None, show: Callable[[LadderResult], None]) -> LadderResult:
     climber = _Climber(config, console or create_console(sys.stderr))
     climber.climb()
-    result = LadderResult(config.name, climber.ladder, climber.results, climber.left_out, climber.stopped)
-    _write(config.path, result)
-    show(result)
-    return result
+    if climber.ladder.searches:
+        from searchlight.search.reporting.html.ladder import render_ladder  # importing plotly takes a while
+
+        write_atomic(config.path / PAGE, render_ladder(config.name, climber.ladder))
+    show(climber.result)
+    return climber.result

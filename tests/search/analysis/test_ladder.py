@@ -68,13 +68,21 @@ def test_points_of_the_next_size_are_in_the_space_and_differ(ladder):
 
 def test_each_size_has_fewer_trials_and_the_budget_is_kept(ladder):
     counts = [
-        Ladder(ladder.searches[:n], {"width": 128}, {}).count_trials({"width": 64}, 40, math.inf, 1) for n in (1, 2, 3)
+        Ladder(ladder.searches[:n], {"width": 128}, {}).count_trials({"width": 64}, 40, math.inf) for n in (1, 2, 3)
     ]
     assert counts == [20, 10, 6]
     # A trial of width 64 costs 64 ** 2 seconds by the law of the costs so far.
     assert ladder.estimate_cost({"width": 64}) == pytest.approx(64**2)
-    assert ladder.count_trials({"width": 64}, 40, 3.5 * 64**2, 1) == 3
-    assert ladder.count_trials({"width": 64}, 40, 3.5 * 64**2, 2) == 1
+    assert ladder.count_trials({"width": 64}, 40, 3.5 * 64**2) == 3
+
+
+@pytest.mark.parametrize("seconds", [-100.0, 0.0, 2.5 * 64**2])
+def test_size_that_the_budget_does_not_allow_is_refused_because_of_it(ladder, seconds):
+    points, reason = ladder.plan_points({"width": 64}, seconds)
+    assert points == []
+    assert reason == "the GPU-hours allow no 3 trials at width=64"
+    points, reason = ladder.plan_points({"width": 64}, 3.5 * 64**2)
+    assert (len(points), reason) == (2, "")
 
 
 def test_proof_compares_the_predicted_setting_with_the_unscaled_one():

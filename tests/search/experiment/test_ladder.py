@@ -1,10 +1,15 @@
 """Searches at several sizes: what each of them is given, and what is left of them when they are resumed."""
 
+import json
+
 import pytest
 
 from searchlight.search.config.loading import load_config, to_yaml
+from searchlight.search.experiment import ladder, plan
+from searchlight.search.experiment.ladder import limit_size
+from searchlight.search.experiment.opening import create_search
 from searchlight.search.option import read_yaml
-
+from tests.conftest import TASKS
 
 
 @pytest.mark.parametrize(
@@ -15,3 +20,48 @@ def test_scheduler_is_the_same_after_a_resume(task, given, scheduler):
     config = load_config({**task, **given, "search": {"lr": "0.1..1"}, "sizes": ["width=8,16"]})
     resumed = load_config(read_yaml(to_yaml(config)))
     assert [config.scheduler, resumed.scheduler] == [scheduler, scheduler]
+
+
+@pytest.mark.parametrize(("is_last", "hours"), [(False, 0.75), (True, 1.5)])
+def test_size_has_half_of_the_gpu_hours_left_unless_it_is_the_last(is_last, hours):
+    config = load_config({"task": "liquid", "sizes": ["width=8,16"], "gpu_hours": 2, "time_budget": "10m"})
+    assert limit_size(config, 1800.0, 60.0, is_last) == {"gpu_hours": hours, "time_budget": 540.0}
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """The folder of searches at two sizes, of which the first has begun. None of its trials has."""
+    given = {"task": f"{TASKS / 'growing.py'}:Growing", "storage": tmp_path / "runs", "name": "grown"}
+    limits = {"time_budget": 60.0, "gpu_hours": 2.0}
+    config = load_config({**given, **limits, "sizes": ["width=8,16"]})
+    config.path.mkdir(parents=True)
+    (config.path / ladder.FILE).write_text(to_yaml(config))
+    child = plan(load_config({**given, "name": "grown-width8", "time_budget": 2.0, "set": {"width": 8}}))
+    child.config.path.mkdir()
+    create_search(child).store.close()
+    return config.path
+
+
+def test_size_that_had_ended_stays_as_it_is(begun):
+    (begun / ladder.RESULT).write_text(json.dumps({"ended": ["width8"]}))
+    journal = begun.with_name("grown-width8") / "study.journal"
+    before = journal.read_bytes()
+    result = ladder.resume(begun)
+    assert journal.read_bytes() == before
+    assert (result.stopped, result.ended) == ("no trial at width8 has a result", ["width8"])
+    assert json.loads((begun / ladder.RESULT).read_text()) == result.as_json()
+
+
+def test_size_goes_on_with_the_budgets_of_the_resume(begun, monkeypatch):
+    class Begins(Exception):
+        pass
+
+    def note(name, storage, given, console):
+        raise Begins(name, given)
+
+    monkeypatch.setattr(ladder.runner, "resume", note)
+    with pytest.raises(Begins) as begins:
+        ladder.resume(begun)
+    name, given = begins.value.args
+    assert (name, given["gpu_hours"]) == ("grown-width8", 1.0)
+    assert 50 < given["time_budget"] <= 60
