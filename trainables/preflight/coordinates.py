@@ -109,11 +109,24 @@ def _train(trainer: TrialTrainer) -> Sizes:
         for name, part in module.named_modules()
     ]
     try:
-        for window in range(1, UPDATES + 2):
-            squares.clear()
-            trainer.run_epoch(lambda window=window: trainer.windows >= window)  # type: ignore[misc]
+        for _ in range(UPDATES + 1):
+            _train_window(trainer, squares.clear)
     finally:
         for handle in handles:
             with suppress(RuntimeError):
                 handle.remove()
     return {name: math.sqrt(sum(each) / len(each)) for name, each in squares.items()}
+
+
+def _train_window(trainer: TrialTrainer, before: Callable[[], None]) -> None:
+    """Call `before` and train the next window, which is the first of the next epoch if this one has no more.
+
+    Raises:
+        ValueError: The next epoch has no window either.
+    """
+    for _ in range(2):
+        before()
+        start = trainer.windows
+        if trainer.run_epoch(lambda start=start: trainer.windows > start) is None:  # type: ignore[misc]
+            return
+    raise ValueError("train_batches must give a batch, but an epoch had none.")

@@ -1,9 +1,12 @@
 """The coordinate check: which layers grow with the size of a task."""
 
+from collections import Counter
+
+import pytest
 import torch
 
 from searchlight.trainables.context import Context
-from searchlight.trainables.preflight.coordinates import check_coordinates
+from searchlight.trainables.preflight.coordinates import SEEDS, UPDATES, check_coordinates
 from searchlight.trainables.task import Task, TaskConfig
 
 WIDTHS = (16, 64, 256)
@@ -62,6 +65,24 @@ def test_rates_that_fall_with_the_width_keep_the_activations():
     found = check(mup=True)
     assert "grows-with-size" not in {finding.name for finding in found}
     assert found[-1].name == "keeps-its-size"
+
+
+@pytest.mark.parametrize("batch", [16, 32, 64])
+def test_as_many_updates_as_told_are_measured_whatever_the_length_of_an_epoch(batch):
+    losses = []
+
+    class Short(Wide):
+        def train_batches(self, epoch):
+            yield from self.x.split(batch)
+
+        def loss(self, x):
+            losses.append(self.config.width)
+            return super().loss(x)
+
+    sizes = [(width, WideConfig(width=width).model_dump(mode="json")) for width in WIDTHS]
+    found = check_coordinates(lambda: Short, sizes, Context("cpu"))
+    assert Counter(losses) == dict.fromkeys(WIDTHS, SEEDS * (UPDATES + 1))
+    assert "net.2" in {finding.subject for finding in found}
 
 
 def test_size_that_cannot_be_trained_is_named():
