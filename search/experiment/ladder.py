@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from optuna.distributions import FloatDistribution, IntDistribution
 from rich.console import Console
 
 from searchlight.search.analysis.ladder import Ladder, SizedSearch
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import load_config, resolve_config, to_yaml
-from searchlight.search.errors import UsageError
+from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.experiment import runner
-from searchlight.search.experiment.plan import build_space
+from searchlight.search.experiment.plan import build_plan, build_space
 from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.folder.locations import check_location
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
@@ -25,6 +26,7 @@ from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.scaling.law import describe_size
 from searchlight.search.scaling.options import RESOURCES, Size, convert_whole, get_measures
 from searchlight.search.study.record import load_search
+from searchlight.search.task_source import TaskSource
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 
@@ -112,18 +114,40 @@ def _check(config: SearchConfig) -> SearchConfig:
     config, source = resolve_task(config)
     sizes = {**config.sizes, **({"target": config.target} if config.target else {})}
     problems: list[str] = []
+    numbers: set[str] = set()
     for name, size in sizes.items():
-        child = _build_config(config, name, size)
-        if name in config.sizes:
-            check_location(child.storage, child.name)
         try:
-            if not build_space(child, source).parameters:
-                raise UsageError("a parameter must be searched, but all are fixed.")
+            numbers |= _check_size(config, name, size, source)
         except UsageError as error:
             problems += [f"at size {name}: {problem}" for problem in error.problems]
+    if not problems:
+        unknown = [name for name in config.exponents if name not in numbers]
+        rule = "--exponent must name a searched number, but got"
+        problems += [f"{rule} {name!r}. {suggest_nearest(name, numbers)}" for name in unknown]
     if problems:
         raise UsageError(*problems)
     return config
+
+
+def _check_size(config: SearchConfig, name: str, size: Size, source: TaskSource) -> set[str]:
+    """Return the names of the searched numbers, once the search at the size was seen to be one that can run.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    child = _build_config(config, name, size)
+    SearchConfig(task=config.task, **{key: value for key, value in convert_whole(size).items() if key in RESOURCES})
+    space = build_space(child, source)
+    kinds = FloatDistribution | IntDistribution
+    numbers = {parameter.name for parameter in space.parameters if isinstance(parameter.distribution, kinds)}
+    if not numbers:
+        raise UsageError("a number must be searched, but none is.")
+    if name in config.sizes:  # the target is only predicted, perhaps for another machine
+        check_location(child.storage, child.name)
+        if problems := [*child.find_problems()]:
+            raise UsageError(*problems)
+        build_plan(child, source, space)
+    return numbers
 
 
 def _build_config(config: SearchConfig, name: str, size: Mapping[str, float], **more: Any) -> SearchConfig:

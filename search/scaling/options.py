@@ -115,10 +115,11 @@ class ScalingOptions(Options):
             return
         sizes = {name: get_measures(size) for name, size in self.sizes.items()}
         names = [*next(iter(sizes.values()))]
+        targets = [get_measures(self.target)] if self.target else []
         if len(sizes) < 2:
             yield f"--sizes must be at least two, but got {len(sizes)}."
-        for size in (*sizes.values(), *([self.target] if self.target else ())):
-            if [*size] != names or not size:
+        for size in (*sizes.values(), *targets):
+            if {*size} != {*names} or not size:
                 yield f"--sizes and --target must have the same parameters, but got {names} and {[*size]}."
             elif not all(value > 0 for value in size.values()):
                 yield f"--sizes must be above 0, but got {size}."

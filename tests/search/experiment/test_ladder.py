@@ -5,10 +5,12 @@ import json
 import pytest
 
 from searchlight.search.config.loading import load_config, to_yaml
+from searchlight.search.errors import UsageError
 from searchlight.search.experiment import ladder, plan
 from searchlight.search.experiment.ladder import limit_size
 from searchlight.search.experiment.opening import create_search
 from searchlight.search.option import read_yaml
+from searchlight.search.scaling.options import ScalingOptions
 from tests.conftest import TASKS
 
 
@@ -20,6 +22,31 @@ def test_scheduler_is_the_same_after_a_resume(task, given, scheduler):
     config = load_config({**task, **given, "search": {"lr": "0.1..1"}, "sizes": ["width=8,16"]})
     resumed = load_config(read_yaml(to_yaml(config)))
     assert [config.scheduler, resumed.scheduler] == [scheduler, scheduler]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"exponent": ["lrr/width=-1"]}, "--exponent must name a searched number, but got 'lrr'. Did you mean 'lr'?"),
+        ({"sizes": ["width=8,16 workers=1,0"]}, "at size width16: --workers must be greater than or equal to 1"),
+        ({"sizes": ["width=8,16 workers=1,1.5"]}, "at size width16: --workers must be a valid integer"),
+        ({"sizes": ["width=8,16 gpus_per_worker=0,-1"]}, "at size width16: --gpus-per-worker must be greater than"),
+        ({"sizes": ["width=8,16 cpus_per_worker=1,9999"]}, "at size width16: "),
+    ],
+)
+def test_size_that_cannot_be_searched_is_refused_before_any_begins(tmp_path, options, problem):
+    given = {"task": f"{TASKS / 'growing.py'}:Growing", "storage": tmp_path / "runs", "name": "grown"}
+    with pytest.raises(UsageError) as refused:
+        ladder.run(load_config({**given, "sizes": ["width=8,16"], **options}))
+    assert refused.value.problems[0].startswith(problem)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("target", ["depth=8 width=192", "width=192 depth=8 workers=2"])
+def test_target_is_a_set_of_parameters(target):
+    sizes = "width=8,16 depth=1,2 workers=1,2"
+    assert [*ScalingOptions(sizes=sizes, target=target).find_problems()] == []
+    assert [*ScalingOptions(sizes=sizes, target="width=192").find_problems()]
 
 
 @pytest.mark.parametrize(("is_last", "hours"), [(False, 0.75), (True, 1.5)])
