@@ -86,7 +86,7 @@ def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
     """Return what a Python file tells argparse of an option, whose help often does not: its type and its default.
 
     The type is "int", "float" or "" for any other. The default is text, or None if it is no literal or the file may
-    change it by `set_defaults`.
+    change it by `set_defaults`. An option of several subcommands has only what all of them say.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
@@ -108,11 +108,13 @@ def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
             kind = given.get("type")
             type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
             default = _read_literal(given.get("default")) if is_final else None
-            found |= {
-                each.value: (type_name, default)
-                for each in node.args
-                if isinstance(each, ast.Constant) and isinstance(each.value, str)
-            }
+            for each in node.args:
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    former_type, former = found.get(each.value, (type_name, default))
+                    found[each.value] = (
+                        type_name if type_name == former_type else "",
+                        default if default == former else None,
+                    )
     return found
 
 

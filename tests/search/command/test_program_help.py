@@ -9,7 +9,7 @@ import pytest
 
 from searchlight.search.command.flags import Parameter, choose_flags, find_defaults
 from searchlight.search.command.help_text import ProgramOption, parse_help
-from searchlight.search.command.program_help import read_options
+from searchlight.search.command.program_help import read_declarations, read_options
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.template import list_flags
 from searchlight.trainables.flatten import flatten
@@ -180,3 +180,11 @@ def test_default_that_argparse_does_not_show_is_read_from_the_script(tmp_path, m
     )
     options = read_options([sys.executable, "train.py"], tmp_path, {})
     assert {option.names[0]: option.default for option in options} == {"--lr": default, "--fast": None}
+
+
+def test_option_of_several_subcommands_has_only_what_all_of_them_declare(tmp_path):
+    adds = ["'--lr', type=float, default=0.1", "'--lr', type=float, default=0.001", "'--lr', type=float, default=0.1"]
+    adds += ["'--depth', type=int, default=2", "'--depth', default=2", "'--width', type=int, default=8"] * 2
+    (tmp_path / "train.py").write_text("\n".join(f"parser.add_argument({add})" for add in adds))
+    expected = {"--lr": ("float", None), "--depth": ("", "2"), "--width": ("int", "8")}
+    assert read_declarations(tmp_path / "train.py") == expected
