@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +174,8 @@ def try_command(options: Mapping[str, Any], limit: str, file: Path | None) -> No
         config.model_copy(update={"objective": objectives or ("metric:min",), "once": not config.search})
     )
     assert plan.command is not None
-    observation = observe(plan.command, plan.space, seconds)
+    # As the user gave it: a search takes the values of searched options out of the command.
+    observation = observe(replace(plan.command, words=plan.config.command), plan.space, seconds)
     judged = [each.metric for each in plan.objectives] if objectives else []
     if not print_observation(create_report_console(), observation, judged):
         raise click.exceptions.Exit(1)

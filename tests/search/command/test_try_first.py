@@ -94,6 +94,17 @@ def test_named_parameter_has_a_value_of_its_range(try_first):
     assert (code, lines[2].split()[2]) == (0, "0.505")
 
 
+def test_value_that_the_command_gives_to_a_searched_option_is_kept(try_first):
+    text = """
+import argparse, searchlight
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+searchlight.report(loss=parser.parse_args().lr)
+"""
+    code, lines = try_first(text, "--flags", "auto", words=["--lr", "7.5"])
+    assert (code, lines[2].split()[2]) == (0, "7.5"), lines
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
