@@ -3,6 +3,7 @@
 import difflib
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,11 +77,12 @@ def take_values(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return a command without the options that take `parameters`, and the last value that it gave to each, as text.
 
-    Otherwise, a program with `options` would get two values. Lists stay, because programs read them differently.
+    Otherwise, a program with `options` would get two values. Lists stay, because programs read them differently. The
+    text is "" for an option without its value.
     """
     scripts = [place for place, word in enumerate(words) if word.endswith(".py") or words[place - 1 : place] == ("-m",)]
     kept, given = [*words[: scripts[0] + 1 if scripts else 1]], dict[str, str]()
-    rest = iter(words[len(kept) :])
+    rest = deque(words[len(kept) :])
     by_name = {
         option_name: (parameter.name, option, name)
         for parameter in parameters
@@ -89,13 +91,16 @@ def take_values(
         if not (option.is_list or option.count > 1)
         for option_name in option.names
     }
-    for word in rest:
+    while rest:
+        word = rest.popleft()
         start, equals, value = word.partition("=")
         parameter, option, name = by_name.get(start, ("", None, ""))
         if option is None or (equals and not option.metavar) or (option.is_hydra and not equals):
             kept.append(word)
         elif option.metavar:
-            given[parameter] = value if equals else next(rest, "")
+            # With nargs="?", a value may be left out. Then the next word is another option, and no number like -1.
+            has_value = rest and not (option.metavar.startswith("[") and re.match(r"-(?!\.?\d)", rest[0]))
+            given[parameter] = value if equals else rest.popleft() if has_value else ""
         else:
             given[parameter] = str(start != _find_opposite(option, name))
     return tuple(kept), given

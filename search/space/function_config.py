@@ -59,8 +59,8 @@ def explain_no_defaults(space: Space, texts: Mapping[str, str]) -> str:
     """Return why `parse_defaults` gives none."""
     values = _read_defaults(space, texts)
     others = [parameter.name for parameter in space.parameters if parameter.name not in values]
-    unknown = [name for name in others if name not in texts]
-    outside = [f"{name} is {texts[name]}, which is none of the searched values" for name in others if name in texts]
+    unknown = [name for name in others if not texts.get(name)]
+    outside = [f"{name} is {texts[name]}, which is none of the searched values" for name in others if texts.get(name)]
     known = [f"the program's own value of {join_words(unknown)} is not known"] if unknown else []
     return f"the defaults are neither tried nor compared: {', and '.join([*known, *outside])}"
 

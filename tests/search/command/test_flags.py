@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from searchlight.search.command.flags import Parameter, choose_flags, fill_style, find_defaults, suggest_name
+from searchlight.search.command.flags import (
+    Parameter,
+    choose_flags,
+    fill_style,
+    find_defaults,
+    suggest_name,
+    take_values,
+)
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import Flag
@@ -117,6 +124,22 @@ def test_default_is_read_from_the_description(description, default):
 def test_switch_that_is_left_out_has_the_state_that_the_help_says(names, shown, defaults):
     parameters = [Parameter(name, "--search", [True, False]) for name in ("cache", "no-cache", "nocache")]
     assert find_defaults([ProgramOption(names, default=shown)], parameters) == defaults
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "given"),
+    [
+        (["--on", "--epochs", "3"], ["--epochs", "3"], {"on": ""}),
+        (["--epochs", "3", "--on"], ["--epochs", "3"], {"on": ""}),
+        (["--on", "-1", "data"], ["data"], {"on": "-1"}),
+        (["--on", "-.5e-3", "data"], ["data"], {"on": "-.5e-3"}),
+        (["--on=2", "--fp16"], ["--fp16"], {"on": "2"}),
+        (["--lr", "-1e-3", "--fp16"], ["--fp16"], {"lr": "-1e-3"}),
+    ],
+)
+def test_option_takes_its_value_out_of_the_command_but_no_other_option(words, kept, given):
+    parameters = [Parameter(name, "--search", [1, 2]) for name in ("on", "lr")]
+    assert take_values(["python", "opt.py", *words], OPTIONS, parameters) == (("python", "opt.py", *kept), given)
 
 
 def test_each_problem_has_a_line():
