@@ -213,9 +213,6 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         raise UsageError("--search epochs must come with --scheduler none: the scheduler decides the number of epochs.")
     if not names and config.trials > 1:
         raise UsageError(f"a parameter must be searched to try {config.trials} trials, but all are fixed. Use --once.")
-    judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
-    limit, has_defaults = space.epochs or UNLIMITED, bool(space.get_defaults())
-    schedule = create_scheduler(config, limit, objectives[0].mode, judged_from, config.seed, has_defaults)
     if uses_existing_cluster():
         check_address(os.environ["RAY_ADDRESS"])
     else:
@@ -235,6 +232,9 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         if defaults := function_config.parse_defaults(space, command.defaults):
             config_class = function_config.build_function_config(config.set, config.search, defaults)
             space = replace(space, config_class=config_class)
+    judged_from = source.task_class.judged_from(space.build_config(space.get_defaults())) if source.task_class else 1
+    limit, has_defaults = space.epochs or UNLIMITED, bool(space.get_defaults())  # of the command, too
+    schedule = create_scheduler(config, limit, objectives[0].mode, judged_from, config.seed, has_defaults)
     search_plan = SearchPlan(config, source, space, schedule, objectives, command=command)
     search_plan.create_sampler_factory()  # raises now, and not once Ray has started
     return search_plan

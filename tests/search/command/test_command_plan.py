@@ -163,6 +163,14 @@ def test_defaults_of_the_program_are_tried_first(make_plan, tmp_path, capsys):
     assert "# tried first: lr=0.1, optimizer=adam, warmup=None, fp16=False\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("search", "is_known"), [({"lr": "0.1..1"}, True), ({"depth": "1..16"}, False)])
+def test_scheduler_knows_whether_the_program_has_defaults(make_plan, tmp_path, search, is_known):
+    (tmp_path / "train.py").write_text(DEFAULTS)
+    planned = make_plan("{checkpoint_dir}", search=search, set={"epochs": "9"})
+    assert planned.config.scheduler == "hyperband"
+    assert planned.schedule.starts_with_defaults == is_known
+
+
 @pytest.mark.parametrize(
     ("search", "reason"),
     [
