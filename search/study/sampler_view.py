@@ -118,7 +118,8 @@ def _show_at_common_rung(trials: Sequence[FrozenTrial], fewest: int) -> list[Fro
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) and trial.intermediate_values
     }
     furthest = sorted(last, key=last.__getitem__, reverse=True)
-    stopped = (number for number in furthest if not _violates(trials[number]))
+    # Step 0 is no rung: the fidelity of a trial that has it had not reached the first one.
+    stopped = (number for number in furthest if last[number] > 0 and not _violates(trials[number]))
     common = next((last[number] for number in islice(stopped, fewest - 1, None)), math.inf)
     shown = [*trials]
     for number in takewhile(lambda number: last[number] > common, furthest):

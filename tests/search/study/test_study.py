@@ -154,6 +154,20 @@ def test_tpe_sees_a_complete_trial_at_the_last_rung_that_enough_have_reached(mak
     assert study.get_trial(0).state == TrialState.COMPLETE, "what is stored does not change"
 
 
+def test_tpe_sees_a_trial_at_its_rung_while_others_have_reached_none(make_study):
+    sampler = Watching()
+    study = make_study(lambda _: sampler)
+    study.extrapolates, study.fewest_at_rung = False, 3
+    study.compared = lambda trial: {epoch // 2: value for epoch, value in trial.intermediate_values.items()}
+    for values in ([0.5, 0.4], [0.9], [0.9]):  # rungs at 2 epochs, of which two trials have one
+        number, _ = study.ask(SPACE)
+        for epoch, value in enumerate(values, start=1):
+            report(study, number, epoch, value)
+        study.end(number, "pruned")
+    study.ask(SPACE)
+    assert [t.intermediate_values for t in sampler.shown[:3]] == [{0: 0.5, 1: 0.4}, {0: 0.9}, {0: 0.9}]
+
+
 def test_other_samplers_see_stopped_trials_at_their_expected_ends(make_study):
     sampler = Watching()
     study = make_study(lambda _: sampler)
