@@ -140,7 +140,8 @@ class Steering:
         self._controls.kept = self._find_kept()
         self._stop_over_quota()
         for name, why in self._study.find_contradictions().items():
-            self._apply(Command("believe", {"point": {name: None}}, DRIVER, why))
+            if name in self._study.beliefs:  # else, the first command has led to one for it already
+                self._apply(Command("believe", {"point": {name: None}}, DRIVER, why))
 
     def _free_idle_gangs(self) -> None:
         if self._controls.is_paused or len(self._study.live) >= (self._controls.concurrency or math.inf):

@@ -9,10 +9,12 @@ from searchlight.search.execution.stoppers import GpuTimeMeter
 from searchlight.search.samplers.belief import RunningBelief
 from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
+from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
-from tests.search.execution.searcher_harness import interrupt, report, searcher_over
+from searchlight.trainables.task import searchable
+from tests.search.execution.searcher_harness import Config, interrupt, report, searcher_over
 from tests.search.experiment.steered_searcher import Driver
 from tests.search.objectives import VAL_LOSS
 
@@ -237,6 +239,26 @@ def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path)
     assert driver.told[-1].endswith("lr is believed no more")
     later = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     assert later.study.beliefs == {}, "the log has it"
+    store.close()
+
+
+class Pair(Config):
+    decay: float = searchable(0.5, low=0.0, high=1.0)
+
+
+def test_beliefs_that_the_same_results_contradict_are_dropped_once(tmp_path):
+    study, store = create_study(tmp_path, partial(create_sampler, "mixture", 0), [VAL_LOSS])
+    searcher, *others = searcher_over(study, tmp_path, 60)
+    searcher.space = resolve_space(Pair, {"precision": "fp32"}, {})
+    driver = Driver((searcher, *others), tmp_path)
+    driver.give("believe", point={"lr": 0.9, "decay": 0.9})
+    for value in [0.9] * 5 + [0.1] * 5:
+        number = study.create_copy(searcher.space, {"lr": value, "decay": value}, {})
+        study.report(number, 1, value, {"metrics": {"val/loss": value}})
+        study.end(number, "pruned")
+    driver.steering.update_trials()
+    dropped = [entry.command.args["point"] for entry in driver.steering.log[1:]]
+    assert dropped == [{"lr": None}, {"decay": None}]
     store.close()
 
 
