@@ -84,6 +84,7 @@ class Steering:
         self._answers: SimpleQueue[LogEntry] = SimpleQueue()
         self._halted: set[int] = set()  # live trials that were asked to stop
         self._tried: dict[str, int | None] = {}  # the trial of each point to try, by the id of its command
+        self._undescribed = ""  # the error of the last description
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._exchange_files, daemon=True, name="steering")
         self._controls.apply_waiting, self._controls.update_trials = self.apply_waiting, self.update_trials
@@ -273,10 +274,10 @@ class Steering:
         failed, described_at = "", -EVERY_S
         while True:
             is_last = self._over.wait(READ_S)
+            if self._describe and (is_last or time.monotonic() - described_at >= EVERY_S):
+                described_at = time.monotonic()
+                self._write_state(self._describe)
             try:
-                if self._describe and (is_last or time.monotonic() - described_at >= EVERY_S):
-                    described_at = time.monotonic()
-                    write_state(self._place, self._describe())
                 while not self._answers.empty():
                     entry = self._answers.get_nowait()
                     passed.discard(entry.command.id)  # first: if this fails, the command is read and answered again
@@ -294,6 +295,16 @@ class Steering:
                     self._warn(f"commands cannot be read or answered: {error}")
             if is_last:
                 return
+
+    def _write_state(self, describe: Callable[[], DriverState]) -> None:
+        try:
+            write_state(self._place, describe())
+            self._undescribed = ""
+        # Any error, also of reading what other threads change: without this thread, nobody could stop the search.
+        except Exception as error:
+            if repr(error) != self._undescribed:
+                self._undescribed = repr(error)
+                self._warn(f"the state of the search cannot be written: {error!r}")
 
     def _remove_unread(self, written: dict[str, float], after_s: float) -> None:
         """Remove answers that nobody has fetched, and wait for that at the end: their clients may have been killed."""

@@ -150,6 +150,25 @@ def test_answer_that_could_not_be_written_comes_later(driver, monkeypatch):
     assert "commands cannot be read or answered: the bucket is away" in driver.told
 
 
+def test_commands_are_answered_though_the_state_cannot_be_described(make_searcher, tmp_path, monkeypatch):
+    monkeypatch.setattr(steering, "EVERY_S", 0.0)
+    monkeypatch.setattr(steering, "READ_S", 0.01)
+
+    def fail():
+        raise RuntimeError("deque mutated during iteration")
+
+    driver = Driver(make_searcher(trials=6), tmp_path, describe=fail)
+    command = Command("pause", {"drain": True})
+    send(driver.place, command)
+    with driver.steering:
+        while not (entry := wait_for_answer(driver.place, command, 0.0)):
+            assert driver.steering._thread.is_alive()
+            driver.searcher.apply_commands()
+    assert entry.answer.accepted
+    warning = "the state of the search cannot be written: RuntimeError('deque mutated during iteration')"
+    assert driver.told.count(warning) == 1
+
+
 def test_trial_that_completed_before_its_stop_stays_completed(driver, make_searcher, tmp_path):
     driver.searcher.suggest("t0")
     driver.steering._controls.update_trials = driver.steering.update_trials = lambda: None
