@@ -19,7 +19,7 @@ from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.experiment import runner
 from searchlight.search.experiment.plan import build_plan, build_space
 from searchlight.search.experiment.task_files import resolve_task
-from searchlight.search.folder.locations import check_location
+from searchlight.search.folder.locations import LADDER, check_location
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
@@ -30,7 +30,7 @@ from searchlight.search.task_source import TaskSource
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 
-FILE, PAGE, RESULT = "ladder.yaml", "ladder.html", "ladder.json"
+PAGE, RESULT = "ladder.html", "ladder.json"
 HOUR = 3600.0
 INTERRUPTIONS = ("interrupted", "time budget")
 
@@ -77,7 +77,7 @@ def run(
     config = _check(config)
     config.path.mkdir(parents=True, exist_ok=True)
     # `to_yaml` leaves out the name, which is that of the folder.
-    write_atomic(config.path / FILE, to_yaml(config))
+    write_atomic(config.path / LADDER, to_yaml(config))
     return _climb(config, console, show)
 
 
@@ -89,14 +89,14 @@ def resume(
     Raises:
         UsageError: They cannot be resumed.
     """
-    values = read_yaml((location / FILE).read_text(encoding="utf-8"))
+    values = read_yaml((location / LADDER).read_text(encoding="utf-8"))
     given = {**values, "name": location.name, "storage": location.parent}
     return _climb(load_config(given), console, show)
 
 
 def is_ladder(location: StoragePath) -> bool:
     """Return whether the folder `location` has searches at several sizes."""
-    return may_exist(location / FILE, in_bucket=False)
+    return may_exist(location / LADDER, in_bucket=False)
 
 
 def _check(config: SearchConfig) -> SearchConfig:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.search.errors import UsageError
+from searchlight.search.option import read_yaml
 from searchlight.trainables.filesystem.paths import RemotePath, StoragePath, get_modified_ns, parse_path
 
 LONGEST_NAME = 200  # a file system takes 255, and files are named after the search
 PREFIX = "searchlight-of-"
 LOCK = "held"
+LADDER = "ladder.yaml"  # the options of searches at several sizes
 
 
 def parse_location(value: Any) -> Any:
@@ -51,13 +53,28 @@ def resolve_place(name: str, storage: StoragePath) -> StoragePath:
     """Return the folder of the search `name`, a name in `storage` or a path.
 
     Raises:
-        UsageError: It is in a bucket that cannot be read.
+        UsageError: It is in a bucket that cannot be read, or has several searches.
     """
     named = storage / name
     try:
-        return parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
+        place = parse_storage(name) if "://" in name or ("/" in name and not named.is_dir()) else named
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+    if searches := list_sized_searches(place):
+        raise UsageError(f"name must be one search, but {place.name} has one at each size: {', '.join(searches)}.")
+    return place
+
+
+def list_ladders(storage: StoragePath) -> list[str]:
+    """Return the names under which searches at several sizes have their result in `storage`, in order."""
+    return sorted(path.parent.name for path in storage.glob(f"*/{LADDER}")) if isinstance(storage, Path) else []
+
+
+def list_sized_searches(place: StoragePath) -> list[str]:
+    """Return the names of the searches at several sizes whose result is in the folder `place`, or none."""
+    if not isinstance(place, Path) or not (place / LADDER).is_file():
+        return []
+    return [f"{place.name}-{size}" for size in read_yaml((place / LADDER).read_text(encoding="utf-8"))["sizes"]]
 
 
 def parse_warm_start_source(text: str, storage: StoragePath) -> str:

@@ -112,7 +112,7 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, the newest last, or all searches as one JSON list."""
     from searchlight.search.analysis.best_trials import count_outcomes
     from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-    from searchlight.search.folder.locations import list_searches
+    from searchlight.search.folder.locations import list_ladders, list_searches, list_sized_searches
     from searchlight.search.study.record import load_search
 
     try:
@@ -131,6 +131,8 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
             best, metric = find_confirmed_best(record, confirm(record)), record.objective.metric
             own = {"trial_id": best.trial_id, "metric": metric, "value": best.value} if best else None
             searches.append({"name": name, "outcomes": dict(count_outcomes(record.trials)), "best": own})
+    ladders = [(name, list_sized_searches(storage / name)) for name in list_ladders(storage)]
+    searches += [{"name": name, "searches": sized} for name, sized in ladders]
     if as_json:
         print(json.dumps(searches))
         return
@@ -139,6 +141,9 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     for each in searches:
         if "error" in each:
             print(f"{each['name']}  {each['error']}")
+            continue
+        if "searches" in each:
+            print(f"{each['name']}  a search at each size: {', '.join(each['searches'])}")
             continue
         counts = ", ".join(f"{count} {outcome}" for outcome, count in each["outcomes"].items())
         text = f"  best {own['metric']} {format_value(own['value'])}" if (own := each["best"]) else ""

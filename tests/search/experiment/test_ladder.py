@@ -3,13 +3,17 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from searchlight.search.cli import searchlight
 from searchlight.search.config.loading import load_config, to_yaml
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import ladder, plan
 from searchlight.search.experiment.ladder import limit_size
 from searchlight.search.experiment.opening import create_search
+from searchlight.search.folder.locations import LADDER
 from searchlight.search.option import read_yaml
+from searchlight.search.reporting.console.listing import print_searches
 from searchlight.search.scaling.options import ScalingOptions
 from tests.conftest import TASKS
 
@@ -62,7 +66,7 @@ def begun(tmp_path):
     limits = {"time_budget": 60.0, "gpu_hours": 2.0}
     config = load_config({**given, **limits, "sizes": ["width=8,16"]})
     config.path.mkdir(parents=True)
-    (config.path / ladder.FILE).write_text(to_yaml(config))
+    (config.path / LADDER).write_text(to_yaml(config))
     child = plan(load_config({**given, "name": "grown-width8", "time_budget": 2.0, "set": {"width": 8}}))
     child.config.path.mkdir()
     create_search(child).store.close()
@@ -92,3 +96,17 @@ def test_size_goes_on_with_the_budgets_of_the_resume(begun, monkeypatch):
     name, given = begins.value.args
     assert (name, given["gpu_hours"]) == ("grown-width8", 1.0)
     assert 50 < given["time_budget"] <= 60
+
+
+@pytest.mark.parametrize("command", [["best"], ["status"], ["log"], ["report"]])
+def test_command_about_one_search_names_those_of_the_sizes(begun, command):
+    done = CliRunner().invoke(searchlight, [*command, "grown", "--storage", str(begun.parent)])
+    assert done.exit_code == 2
+    assert done.stderr == "name must be one search, but grown has one at each size: grown-width8, grown-width16.\n"
+
+
+def test_list_has_a_line_for_searches_at_several_sizes(begun, capsys):
+    print_searches(begun.parent)
+    assert "grown  a search at each size: grown-width8, grown-width16" in capsys.readouterr().out.splitlines()
+    print_searches(begun.parent, as_json=True)
+    assert {"name": "grown", "searches": ["grown-width8", "grown-width16"]} in json.loads(capsys.readouterr().out)
