@@ -167,7 +167,7 @@ class Ladder:
         found: dict[str, Any] = {"sizes": sizes, "target": self.target}
         if self.law is not None and self.forecast is not None:
             found["law"] = {
-                name: {"moves": self.law.trends[name], "exponents": {size: asdict(each) for size, each in own.items()}}
+                name: {"moves": self.law.moves[name], "exponents": {size: asdict(each) for size, each in own.items()}}
                 for name, own in self.law.exponents.items()
             }
             found["values"] = {name: asdict(each) for name, each in self.forecast.values.items()}

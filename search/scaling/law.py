@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 DRAWS = 200  # bootstrap samples
 INTERVAL = (0.05, 0.95)
+WIDER = 2.0  # how much wider the spread of a slope must be to show a move: see tests/search/scaling/test_law.py
+FEWEST_RUNS = 4  # at each of two sizes that show a move
 NEIGHBORS = 0.4  # share of a size's runs that count as near its best
 FEWEST_NEIGHBORS = 3  # beyond one run per parameter
 EXPONENT_SPREAD = 0.25  # standard deviation of exponents around the starting law
@@ -68,7 +70,11 @@ class SizedRun:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 90 % bootstrap interval."""
+    """A value with the spread of the fit: the middle 90 % of bootstrap samples.
+
+    It is no confidence interval: in simulations, 40 to 70 % of them held the true value, and fewer after few noisy
+    trials.
+    """
 
     value: float
     low: float
@@ -95,7 +101,8 @@ class ScalingLaw:
         reference: The logarithms of the mean size, one for each name.
         coefficients: Position and slopes, and the curvature of a curved law, (draws + 1, parameters, terms). The first
             one is the fit, the others are of bootstrap samples.
-        trends: Whether the optimum of each parameter moves otherwise than in the starting law.
+        prior: Position and slopes of the starting law, (parameters, terms).
+        trends: Whether the optimum of each parameter moves otherwise than in the starting law, as far as is known.
         curvature: The matrix H, (parameters, parameters), in relative loss per squared range.
     """
 
@@ -104,6 +111,7 @@ class ScalingLaw:
     runs: Mapping[tuple[float, ...], int]
     reference: Array = field(repr=False)
     coefficients: Array = field(repr=False)
+    prior: Array = field(repr=False)
     trends: Mapping[str, bool]
     curvature: Array = field(repr=False)
 
@@ -139,6 +147,19 @@ class ScalingLaw:
                 low, high = np.quantile(slopes[1:], INTERVAL)
                 found[parameter.name][name] = Estimate(float(slopes[0]), float(low), float(high))
         return found
+
+    @cached_property
+    def moves(self) -> dict[str, bool]:
+        """Whether the optimum of each parameter clearly moves otherwise than in the starting law.
+
+        Two sizes must have enough runs, and the spread of a slope, widened, must exclude the starting law.
+        """
+        is_known = sum(count >= FEWEST_RUNS for count in self.runs.values()) >= 2
+        slopes = self.coefficients[:, :, 1 : 1 + len(self.sizes)]
+        start = self.prior[:, 1 : 1 + len(self.sizes)]
+        low, high = (slopes[0] + WIDER * (end - slopes[0]) for end in np.quantile(slopes[1:], INTERVAL, axis=0))
+        clear = ((low > start) | (high < start)).any(axis=1)
+        return {p.name: bool(is_known and clear[row]) for row, p in enumerate(self.parameters)}
 
     def _find_warnings(self, size: Mapping[str, float], position: Array) -> Iterator[str]:
         known = np.array([*self.runs])
@@ -225,7 +246,7 @@ def fit_law(
     coefficients, curvature = _fit(data, np.vstack([np.ones(len(finite)), samples]), moved)
     trends = {parameter.name: bool(moved[row, 1:].any()) for row, parameter in enumerate(parameters)}
     counts = {size: int((levels == level).sum()) for level, size in enumerate(sizes)}
-    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, trends, curvature[0])
+    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, prior, trends, curvature[0])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from searchlight.search.analysis.ladder import Ladder
 from searchlight.search.formatting import join_words
-from searchlight.search.reporting.console.ladder import build_forecast_rows, build_size_rows
+from searchlight.search.reporting.console.ladder import SPREAD, build_forecast_rows, build_size_rows
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.scaling.law import INTERVAL, ScaledParameter, ScalingLaw, describe_size
@@ -32,9 +32,12 @@ def _build_forecast(ladder: Ladder) -> Section:
     if ladder.law is None or ladder.forecast is None:
         return Section(title, "No trial is complete, so there is no law yet.")
     runs = sum(ladder.law.runs.values())
-    says = [f"It rests on {runs} complete trials at {len(ladder.law.runs)} sizes. Intervals are 90 %, by bootstrap."]
+    says = [f"It rests on {runs} complete trials at {len(ladder.law.runs)} sizes. {SPREAD}"]
     says += [f"Caution: {warning}." for warning in ladder.forecast.warnings]
-    notes = "A parameter moves if its interval excludes the starting law. How the law is fitted: docs/ladder.md."
+    notes = (
+        "A parameter moves if twice its spread excludes the starting law, with enough trials at two sizes. "
+        "How the law is fitted: docs/ladder.md."
+    )
     return Section(title, "\n".join(says), table=build_forecast_rows(ladder), notes=notes)
 
 
@@ -75,8 +78,8 @@ def _draw_losses(ladder: Ladder, parameter: ScaledParameter) -> Figure:
 
 def _build_paths(ladder: Ladder, law: ScalingLaw) -> Section:
     says = (
-        "Points are the best trials found, the line is the law with its 90 % interval, and the star is the predicted "
-        f"value for {describe_size(ladder.target)}."
+        "Points are the best trials found, the line is the law with the spread of the fit, and the star is the "
+        f"predicted value for {describe_size(ladder.target)}."
     )
     figures = [_draw_path(ladder, law, row) for row in range(len(law.parameters))]
     return Section("The path of the optimum", says, figures)

@@ -159,3 +159,21 @@ def test_proposals_are_distinct_and_in_range(seed, count):
     assert len({tuple(point.values()) for point in points}) == len(points)
     predicted = law.predict({"width": 2048}).values["lr"].value
     assert points[0]["lr"] == pytest.approx(min(max(predicted, LR.low), LR.high))
+
+
+def test_law_that_does_not_move_is_rarely_said_to():
+    said = known = 0
+    for seed in range(40):
+        law = fit_law(ladder(0.0, WIDTHS[:3], seed=seed, noise=0.003, count=10, at=5e-3), [LR, DECAY], draws=60)
+        said += sum(law.moves.values())
+        known += law.moves == law.trends
+    assert said <= 0.1 * 80
+    assert known < 40, "a trend that is not clear is no move"
+    assert fit_law(ladder(-0.5, noise=0.003, count=10), [LR, DECAY], draws=60).moves == {"lr": True, "decay": False}
+
+
+def test_two_sizes_must_have_enough_runs_to_show_a_move():
+    runs = [*run_at(64, -0.7), *run_at(256, -0.7)]
+    few = [*runs[:12], *sorted(runs[12:], key=lambda run: run.loss)[:3]]
+    assert fit_law(runs, [LR, DECAY], draws=60).moves["lr"]
+    assert not fit_law(few, [LR, DECAY], draws=60).moves["lr"]
