@@ -21,6 +21,7 @@ from searchlight.trainables.command.template import find_placeholders
 from searchlight.trainables.command.trial_folder import TrialFolder
 
 LINES = 1000  # of the output that are searched for metrics
+LONGEST = 1000  # characters of a line that are searched for metrics, since the time grows with their square
 LARGEST = 2**24  # bytes of a file that is searched for metrics
 HELD_OUT = re.compile(r"(?i)(^|[^a-z])(valid|validation|val|eval|test|dev|heldout)([^a-z]|$)")
 TRAINING = re.compile(r"(?i)(^|[^a-z])train(ing)?([^a-z]|$)")
@@ -34,7 +35,8 @@ HIGHER = re.compile(
 # A metric in a line of output: one or two words, of which the last is a metric's name, and a number.
 NUMBER = r"([-+.\w]+)"
 PRINTED = re.compile(
-    r"(?P<label>(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
+    r"(?<![A-Za-z])(?P<label>(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)"
+    r"(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
 )
 
 
@@ -150,6 +152,7 @@ def propose_patterns(lines: Sequence[str]) -> list[PrintedMetric]:
     """
     found: Counter[tuple[int, str, str, str]] = Counter()  # rank, marker of the line, label, pattern
     for line in lines:
+        line = line[:LONGEST]
         for match in PRINTED.finditer(line):
             if get_mode(match["label"].split()[-1]):
                 rank, marker = _find_marker(line, match.end("label"))

@@ -195,6 +195,10 @@ def test_metric_of_an_evaluation_is_proposed_before_that_of_the_training(lines, 
         assert found == [values[metric.name]], "and no line of the training"
 
 
+def test_only_the_begin_of_a_long_line_is_searched():
+    assert [metric.name for metric in propose_patterns((f"loss 0.5 {'x' * 10_000} accuracy 0.5",))] == ["loss"]
+
+
 def test_loss_that_may_be_of_the_training_is_named_as_such(try_first):
     warning = "loss may be a loss of the training: neither it nor its line says val, test or eval"
     assert try_first("print('loss: 0.5')")[1][-1] == warning
