@@ -5,7 +5,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,7 @@ def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping
     places = {name: f"{{{name}}}" for name in PLACES} | {"trial": "0", "trial_dir": str(folder)}
     places |= {"checkpoint_dir": str(folder / "checkpoints")}
     places |= {name: str(values[name]) for name in ("seed", "epochs") if values.get(name) is not None}
-    yield shlex.join(fill(replace(settings, files=(), patches=()), values, places).argv)
+    yield shlex.join(fill(settings, values, places).argv)
     for target in (*settings.files, *settings.patches):
         yield f"{target.path}: {target.key} is {format_value(values[target.parameter])}"
 

@@ -258,6 +258,13 @@ def test_plan_has_the_first_command_line_and_what_it_changes_in_files(make_plan,
     assert "# trial 0: config.yaml: lr is 0.55\n" in printed
 
 
+def test_plan_has_the_path_of_the_copy_of_a_file_that_the_command_names(make_plan, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("lr: 0.5\n")
+    print_plan(make_plan("{config.yaml}", search={"lr": "0.1..1"}, to=["config.yaml:lr=lr"], name="one"))
+    copied = tmp_path / "runs" / "one" / "trials" / "0" / "config.yaml"
+    assert f"# trial 0: {sys.executable} train.py {copied}\n" in capsys.readouterr().out
+
+
 def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsys):
     words = [
         "--search",
