@@ -12,7 +12,7 @@ from searchlight.search.formatting import join_words
 from searchlight.search.reporting.console.ladder import SPREAD, build_forecast_rows, build_size_rows
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section, render_page
-from searchlight.search.scaling.law import INTERVAL, ScaledParameter, ScalingLaw, describe_size
+from searchlight.search.scaling.law import ScaledParameter, ScalingLaw, describe_size
 from searchlight.search.study.trial import get_best_value, get_outcome
 
 PLACES = 40  # of the law's line
@@ -35,7 +35,7 @@ def _build_forecast(ladder: Ladder) -> Section:
     says = [f"It rests on {runs} complete trials at {len(ladder.law.runs)} sizes. {SPREAD}"]
     says += [f"Caution: {warning}." for warning in ladder.forecast.warnings]
     notes = (
-        "A parameter moves if twice its spread excludes the starting law, with enough trials at two sizes. "
+        "A parameter moves if its spread, a fifth wider, excludes the starting law, with enough trials at two sizes. "
         "How the law is fitted: docs/ladder.md."
     )
     return Section(title, "\n".join(says), table=build_forecast_rows(ladder), notes=notes)
@@ -89,8 +89,8 @@ def _draw_path(ladder: Ladder, law: ScalingLaw, row: int) -> Figure:
     parameter, axis = law.parameters[row], law.sizes[0]
     sizes = [search.size for search in ladder.searches] + [ladder.target]
     places = _interpolate(law.sizes, sizes)
-    located = np.array([law.locate(place)[:, row] for place in places])  # (places, draws + 1)
-    ends = np.quantile(located[:, 1:], INTERVAL, axis=1)
+    located = [law.locate(place)[0, row] for place in places]
+    ends = np.array([law.locate_spread(place)[:, row] for place in places]).T
     x = [place[axis] for place in places]
 
     def scale(shares: Any) -> list[float]:
@@ -100,7 +100,7 @@ def _draw_path(ladder: Ladder, law: ScalingLaw, row: int) -> Figure:
     band = [
         Scatter(y=scale(ends[0]), line={"width": 0}, **style),
         Scatter(y=scale(ends[1]), line={"width": 0}, fill="tonexty", fillcolor="rgba(128,128,128,0.25)", **style),
-        Scatter(y=scale(located[:, 0]), line={"color": theme.ACCENT, "width": 2}, **style),
+        Scatter(y=scale(located), line={"color": theme.ACCENT, "width": 2}, **style),
     ]
     hover = "%{customdata}<br>%{y:.3~g}"
     found = [(s.size[axis], s.best.params[parameter.name], s.name) for s in ladder.searches if s.best is not None]
