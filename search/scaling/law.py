@@ -72,8 +72,7 @@ class SizedRun:
 class Estimate:
     """A value with the spread of the fit: the middle 90 % of bootstrap samples.
 
-    It is no confidence interval: in simulations, 70 to 99 % of them held the true value, and a third after few noisy
-    trials.
+    It is no confidence interval: it may miss the true value, above all after few noisy trials.
     """
 
     value: float

@@ -12,8 +12,7 @@ from searchlight.search.study.trial import get_best_value
 from searchlight.trainables.filesystem.paths import StoragePath
 
 SPREAD = (
-    "The spread of the fit is no confidence interval: in simulations, 70 to 99 % of them held the true value, and "
-    "a third after few noisy trials."
+    "The spread of the fit is no confidence interval: it may miss the true value, above all after few noisy trials."
 )
 
 
