@@ -152,7 +152,8 @@ def network():
 def bucket(network, tmp_path_factory):
     """An S3 server that all machines reach, and the URI of a bucket in it."""
     server = S3Server(tmp_path_factory.mktemp("s3"), host=network.ip).start()
-    yield server, server.make_bucket("searches")
+    # A process keeps the connection to a bucket by its name, and this server may be the second one in it.
+    yield server, server.make_bucket(f"searches-{server.port}")
     server.stop()
 
 
