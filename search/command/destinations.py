@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 from searchlight.search.command.flags import (
     EPOCHS,
@@ -63,68 +64,67 @@ def resolve_parameters(
     Raises:
         UsageError: A placeholder, an option or a place in a file does not exist, or a parameter has two of them.
     """
-    files, patches = _parse_targets("--to", options.to), _parse_targets("--patch", options.patch)
-    named = {*map(normalize, find_placeholders(options.command))}
-    givable = parameters
-    if all(parameter.name != SEED for parameter in parameters):
-        givable = [*parameters, Parameter(SEED, "", [0])]  # that of the trial, which may have several places
-        named -= {SEED}
-    problems = [
-        *_check_placeholders(options, parameters, files),
-        *_check_targets("--to", files, givable, named),
-        *_check_targets("--patch", patches, givable, named),
-        *_check_reached(options, files, patches),
-        *_check_files("--to", files, givable, folder),
-        *_check_files("--patch", patches, givable, folder),
-    ]
-    counts = Counter((target.path, target.key) for target in (*files, *patches))
-    problems += [
-        f"{path}:{key} must take one parameter, but got {count}." for (path, key), count in counts.items() if count > 1
-    ]
-    if problems:
-        raise UsageError(*problems)
-    names = {normalize(parameter.name): parameter.name for parameter in givable}
-    files, patches = (
-        tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)
-        for targets in (files, patches)
-    )
-    placed = named | {normalize(target.parameter) for target in (*files, *patches)}
+    files, patches = resolve_targets(options, parameters, folder)
+    given = {parameter.name for parameter in parameters}
+    defaults = {
+        target.parameter: read_value(folder / target.path, target.key)
+        for target in (*files, *patches)
+        if target.parameter in given
+    }
+    placed = [*find_placeholders(options.command), *(target.parameter for target in (*files, *patches))]
+    placed = [*map(normalize, placed)]
     others = [parameter for parameter in parameters if normalize(parameter.name) not in placed]
     if options.seed_flag:
         others = [other for other in others if other.name != SEED]
         others.append(Parameter(options.seed_flag, "--seed-flag", [0]))
-    targets = [target for target in (*files, *patches) if target.parameter != SEED or parameters is givable]
-    defaults = {target.parameter: _read_value(folder / target.path, target.key) for target in targets}
     values = {parameter.name: parameter.values[0] for parameter in parameters}
     values |= {target.path: str(folder / target.path) for target in files}
-    read = partial(read_options, options.command, folder, values, limit)
-    words = options.command
-    if not others or options.flags == "none":
-        flags: dict[str, Flag] = {}
-    elif options.flags != "auto":
-        flags = fill_style(options.flags, others, partial(_takes_several, options, others, read))
-    else:
-        shown = read()
-        if unknown := [*find_unknown_options(options.command, shown, folder)]:
-            raise UsageError(*unknown)
-        try:
-            flags = choose_flags(shown, others, name_program(options.command))
-        except UsageError as error:
-            misplaced = _find_root_options(options.command, shown, others, folder, limit)
-            others_wrong = [line for line in error.problems if line.split()[1] not in misplaced]
-            raise UsageError(*misplaced.values(), *others_wrong) from None
-        words, given = take_values(options.command, shown, others)
-        defaults |= find_defaults(shown, others) | given
-    flags = {SEED if name == options.seed_flag else name: flag for name, flag in flags.items()}
-    return Destinations(flags, files, patches, defaults, words if words != options.command else ())
+    read = partial(read_options, folder=folder, limit=limit)
+    found = Destinations()
+    if others and options.flags == "auto":
+        found = _find_flags(options.command, others, folder, values, read)
+    elif others and options.flags != "none":
+        takes_several = partial(_takes_several, options, others, partial(read, options.command, values=values))
+        found = Destinations(fill_style(options.flags, others, takes_several))
+    flags = {SEED if name == options.seed_flag else name: flag for name, flag in found.flags.items()}
+    words = found.words if found.words != options.command else ()
+    return Destinations(flags, files, patches, {**defaults, **found.defaults}, words)
+
+
+def _find_flags(
+    command: tuple[str, ...],
+    parameters: Sequence[Parameter],
+    folder: Path,
+    values: Mapping[str, Any],
+    read: Callable[..., list[ProgramOption]],
+) -> Destinations:
+    """Return the options of a program that take parameters, as its help shows them.
+
+    Args:
+        values: A value of each parameter, since options before --help are parsed as well.
+        read: Reads the help of a command.
+
+    Raises:
+        UsageError: The program has no such option, or another one that the command gives does not exist.
+    """
+    shown = read(command, values=values)
+    if unknown := [*find_unknown_options(command, shown, folder)]:
+        raise UsageError(*unknown)
+    try:
+        flags = choose_flags(shown, parameters, name_program(command))
+    except UsageError as error:
+        misplaced = _find_root_options(command, shown, parameters, read)
+        others_wrong = [line for line in error.problems if line.split()[1] not in misplaced]
+        raise UsageError(*misplaced.values(), *others_wrong) from None
+    words, given = take_values(command, shown, parameters)
+    return Destinations(flags, defaults=find_defaults(shown, parameters) | given, words=words)
 
 
 def _find_root_options(
     command: Sequence[str],
     shown: Sequence[ProgramOption],
     parameters: Sequence[Parameter],
-    folder: Path,
-    limit: float,
+    read: Callable[..., list[ProgramOption]],
 ) -> dict[str, str]:
     """Return a line for each parameter that is an option before a subcommand, and none of `shown`, by name."""
     scripts = [place for place, word in enumerate(command) if word.endswith(".py")]
@@ -132,7 +132,7 @@ def _find_root_options(
     if not re.fullmatch(r"[A-Za-z][\w-]*", after):
         return {}
     try:
-        root = read_options(command[: scripts[0] + 1], folder, {}, limit)
+        root = read(command[: scripts[0] + 1], values={})
     except UsageError:  # the line without it is true, too
         return {}
     own = {normalize(name) for option in shown for name in option.names}
@@ -177,6 +177,44 @@ def _takes_several(
             f"--flags must not repeat {name} of the command, because {program} keeps only the last words. {remedy}"
         )
     return shown.is_list
+
+
+def resolve_targets(
+    options: CommandOptions, parameters: Sequence[Parameter], folder: Path
+) -> tuple[tuple[FileTarget, ...], tuple[FileTarget, ...]]:
+    """Return the places of --to and those of --patch, with the names of parameters as the search has them.
+
+    The seed of a trial may have several places, unless it is a parameter of the search.
+
+    Raises:
+        UsageError: A placeholder or a place does not exist, or a parameter has two of them.
+    """
+    files, patches = _parse_targets("--to", options.to), _parse_targets("--patch", options.patch)
+    named = {*map(normalize, find_placeholders(options.command))}
+    givable = parameters
+    if all(parameter.name != SEED for parameter in parameters):
+        givable = [*parameters, Parameter(SEED, "", [0])]
+        named -= {SEED}
+    problems = [
+        *_check_placeholders(options, parameters, files),
+        *_check_targets("--to", files, givable, named),
+        *_check_targets("--patch", patches, givable, named),
+        *_check_reached(options, files, patches),
+        *_check_files("--to", files, givable, folder),
+        *_check_files("--patch", patches, givable, folder),
+    ]
+    counts = Counter((target.path, target.key) for target in (*files, *patches))
+    problems += [
+        f"{path}:{key} must take one parameter, but got {count}." for (path, key), count in counts.items() if count > 1
+    ]
+    if problems:
+        raise UsageError(*problems)
+    names = {normalize(parameter.name): parameter.name for parameter in givable}
+
+    def rename(targets: Sequence[FileTarget]) -> tuple[FileTarget, ...]:
+        return tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)
+
+    return rename(files), rename(patches)
 
 
 def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:
@@ -261,7 +299,7 @@ def _check_files(
                 yield f"{where} {_describe_places(path, text, target.key, len(places))}"
 
 
-def _read_value(file: Path, key: str) -> str:
+def read_value(file: Path, key: str) -> str:
     """Return the single value that a file has at `key`, as text."""
     text = read_source(file)
     [place] = find_values(file.name, text)[key]
