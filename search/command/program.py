@@ -10,9 +10,10 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution
 
-from searchlight.search.command.destinations import SEED, resolve_parameters
+from searchlight.search.command.destinations import resolve_parameters
 from searchlight.search.command.flags import Parameter
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
+from searchlight.search.command.targets import SEED
 from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.space.function_config import parse_fixed_values

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from searchlight.search.command.destinations import SEED
 from searchlight.search.command.program import describe_first_trial, takes_seed
+from searchlight.search.command.targets import SEED
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_bytes, format_value
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS

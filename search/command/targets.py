@@ -1,0 +1,157 @@
+"""The places that the user names for parameters: in the command, and in files."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from searchlight.search.command.flags import LISTED, Parameter, normalize, suggest_name
+from searchlight.search.command.options import CommandOptions
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import join_words
+from searchlight.trainables.command.file_values import find_values, read_source, replace_values
+from searchlight.trainables.command.settings import FileTarget
+from searchlight.trainables.command.template import PLACES, find_placeholders
+
+TOO_MANY = "Name the keys or the functions and variables that lead to the value, with dots."
+SEED = "seed"  # the parameter whose value is the seed of a trial
+KINDS = {"--to": (".yaml", ".yml", ".json", ".toml"), "--patch": (".py",)}
+
+
+def resolve_targets(
+    options: CommandOptions, parameters: Sequence[Parameter], folder: Path
+) -> tuple[tuple[FileTarget, ...], tuple[FileTarget, ...]]:
+    """Return the places of --to and those of --patch, with the names of parameters as the search has them.
+
+    The seed of a trial may have several places, unless it is a parameter of the search.
+
+    Raises:
+        UsageError: A placeholder or a place does not exist, or a parameter has two of them.
+    """
+    files, patches = _parse_targets("--to", options.to), _parse_targets("--patch", options.patch)
+    named = {*map(normalize, find_placeholders(options.command))}
+    givable = parameters
+    if all(parameter.name != SEED for parameter in parameters):
+        givable = [*parameters, Parameter(SEED, "", [0])]
+        named -= {SEED}
+    problems = [
+        *_check_placeholders(options, parameters, files),
+        *_check_targets("--to", files, givable, named),
+        *_check_targets("--patch", patches, givable, named),
+        *_check_reached(options, files, patches),
+        *_check_files("--to", files, givable, folder),
+        *_check_files("--patch", patches, givable, folder),
+    ]
+    counts = Counter((target.path, target.key) for target in (*files, *patches))
+    problems += [
+        f"{path}:{key} must take one parameter, but got {count}." for (path, key), count in counts.items() if count > 1
+    ]
+    if problems:
+        raise UsageError(*problems)
+    names = {normalize(parameter.name): parameter.name for parameter in givable}
+
+    def rename(targets: Sequence[FileTarget]) -> tuple[FileTarget, ...]:
+        return tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)
+
+    return rename(files), rename(patches)
+
+
+def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:
+    parsed = [re.fullmatch(r"([^:]+):(.+)=([\w.-]+)", text) for text in texts]
+    example = {"--to": "config.yaml:optimizer.lr=lr", "--patch": "train.py:main.config.lr=lr"}[option]
+    if wrong := [text for text, match in zip(texts, parsed, strict=True) if match is None]:
+        raise UsageError(*(f"{option} must be like {example}, but got {text!r}." for text in wrong))
+    return tuple(FileTarget(str(PurePath(match[1])), match[2], match[3]) for match in parsed if match)
+
+
+def _check_placeholders(
+    options: CommandOptions, parameters: Sequence[Parameter], files: Sequence[FileTarget]
+) -> Iterator[str]:
+    """Yield a line for each placeholder of the command and of its other options that nothing fills."""
+    of_trial = [name for name in PLACES if name != "epochs"]  # which only a parameter gives
+    known = {*of_trial, *(parameter.name for parameter in parameters), *(target.path for target in files)}
+    comparable = {*map(normalize, known)}
+    texts = {"the command": options.command, "--resume-with": options.resume_words}
+    texts["--metrics-file"] = (options.metrics_file,)
+    for where, words in texts.items():
+        for name in find_placeholders(words):
+            if normalize(name) in comparable:
+                continue
+            rule = f"{{{name}}} in {where} must be a parameter, or have double braces to stay as it is."
+            if name == "epochs":
+                rule = f"{{epochs}} in {where} must come with --set epochs=N: how many reports a trial makes."
+            yield rule if name == "epochs" else f"{rule} {suggest_name(name, known)}"
+
+
+def _check_targets(
+    option: str, targets: Sequence[FileTarget], parameters: Sequence[Parameter], named: set[str]
+) -> Iterator[str]:
+    """Yield a line for each target whose parameter is none, or has a place in the command too."""
+    names = {normalize(parameter.name) for parameter in parameters}
+    for target in targets:
+        where = f"{option} {target.path}:{target.key}={target.parameter}"
+        if normalize(target.parameter) not in names:
+            rule = f"must take seed or a parameter of --search or --set, but {target.parameter} is none."
+            remedy = suggest_name(target.parameter, [parameter.name for parameter in parameters])
+            yield f"{where} {rule} {remedy}".rstrip()
+        elif normalize(target.parameter) in named:
+            yield f"{where} must take a parameter that has no other place, but the command has {{{target.parameter}}}."
+
+
+def _check_reached(
+    options: CommandOptions, files: Sequence[FileTarget], patches: Sequence[FileTarget]
+) -> Iterator[str]:
+    """Yield a line for each file whose copy the program cannot read, because it runs beside the original."""
+    if options.cwd == "here":
+        named = {*find_placeholders(options.command)}
+        for path in sorted({target.path for target in files} - named):
+            yield f"--cwd must be trial with --to {path}, or the command must name its copy by {{{path}}}."
+        for path in sorted({target.path for target in patches}):
+            yield f"--cwd must be trial with --patch {path}, because a program that runs here reads the file itself."
+
+
+def _check_files(
+    option: str, targets: Sequence[FileTarget], parameters: Sequence[Parameter], folder: Path
+) -> Iterator[str]:
+    """Yield a line for each target whose file or place does not exist, or cannot take the values."""
+    known = {normalize(parameter.name): parameter for parameter in parameters}
+    for target in targets:
+        path, parameter = target.path, known.get(normalize(target.parameter))
+        where = f"{option} {path}:{target.key}"
+        if PurePath(path).suffix.lower() not in KINDS[option]:
+            yield f"{where} must name a file that ends with {join_words(KINDS[option], 'or')}."
+        elif PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+            yield f"{where} must name a file in {folder}, because a trial gets a copy at the same place."
+        elif not (folder / path).is_file():
+            yield f"{where} must name a file that exists, but there is no {folder / path}."
+        else:
+            try:
+                text = read_source(folder / path)
+                places = find_values(path, text).get(target.key, [])
+                if len(places) == 1:
+                    for value in parameter.values if parameter else ():
+                        replace_values(path, text, {target.key: value})
+            except (OSError, ValueError) as error:
+                yield f"{where} must take the value of {target.parameter}, but {error}."
+                continue
+            if len(places) != 1:
+                yield f"{where} {_describe_places(path, text, target.key, len(places))}"
+
+
+def read_value(file: Path, key: str) -> str:
+    """Return the single value that a file has at `key`, as text."""
+    text = read_source(file)
+    [place] = find_values(file.name, text)[key]
+    return text[place.start : place.end].strip("'\"")
+
+
+def _describe_places(path: str, text: str, key: str, count: int) -> str:
+    """Return why a key is no place for a value, which has `count` places in the text of its file."""
+    places = find_values(path, text)
+    if count:
+        lines = [str(text.count("\n", 0, place.start) + 1) for place in places[key]]
+        return f"must be one value, but {path} has it on the lines {join_words(lines)}."
+    if below := [name for name in places if name.startswith(f"{key}.")]:
+        return f"must be a single value, but is a group in {path}. Choose from {', '.join(below[:LISTED])}."
+    return f"must be a single value in {path}, but there is none. {suggest_name(key, places, TOO_MANY)}".rstrip()
