@@ -12,6 +12,7 @@ from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, s
 from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.two_ranks import Pair
 from tests.trainables.worker import train_functions
+from tests.trainables.worker.command_project import Project
 from tests.trainables.worker.local_worker import stretch_in
 
 
@@ -68,3 +69,8 @@ def as_in_a_worker(tmp_path: Path) -> Iterator[None]:
     train_functions.SEEN.clear()
     yield
     set_train_fn_utils(None)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)

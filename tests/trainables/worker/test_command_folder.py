@@ -1,0 +1,105 @@
+"""Run programs as trials: each has a folder with links to the files of the user, and files of its own."""
+
+import os
+
+import pytest
+
+from searchlight.trainables.command.settings import Flag
+from searchlight.trainables.command.trial_folder import LARGEST_COPY
+from searchlight.trainables.filesystem.paths import list_files, parse_path
+from tests.trainables.worker.command_project import RESUMING, end, find_notes, losses
+
+pytestmark = pytest.mark.usefixtures("as_in_a_worker")
+
+
+def test_program_gets_its_parameters_and_runs_in_a_folder_with_links(project):
+    (project.folder / "data").mkdir()
+    (project.folder / "data" / "part.txt").write_text("0.25")
+    project.write("raise SystemExit('imported')", "logging.py")
+    project.write("""
+        import json, os, sys
+        from pathlib import Path
+        Path("written.txt").write_text("of the trial")
+        Path("data/more.txt").write_text("of the trial")
+        assert sys.argv[1:] == ["--seed", "7", "--lr", "0.1", "--model.depth", "3"], sys.argv
+        assert Path.cwd() == Path(os.environ["SEARCHLIGHT_TRIAL_DIR"])
+        assert json.loads(os.environ["SEARCHLIGHT_PARAMS"])["model.depth"] == 3
+        assert "RANK" not in os.environ
+        print("loss", Path("data/part.txt").read_text())
+    """)
+    (project.folder / "logging.py").unlink()
+    flags = {name: Flag((f"--{name}", "{value}")) for name in ("lr", "model.depth")}
+    worker = project.worker("--seed", "{seed}", flags=flags)
+    reports = [*worker.run(project.segment(trial=4, lr=0.1, model={"depth": 3}))]
+    assert (losses(reports), end(reports)) == ([0.25], ("completed", ""))
+    kept = {path.name for path in (project.trials / "4").rglob("*")}
+    assert kept == {"output.txt", "written.txt", "data", "more.txt"}, "links go with the program"
+    assert sorted(path.name for path in project.folder.rglob("*")) == ["data", "part.txt", "train.py"]
+
+
+def test_files_of_the_user_may_have_any_name(project):
+    for name in ("search.py", "models.py", "my-script.py"):
+        project.write("x = 0.5", name)
+    project.write("import search, models; print('loss', search.x + models.x)")
+    reports = [*project.worker().run(project.segment())]
+    assert (losses(reports), end(reports)) == ([1.0], ("completed", ""))
+
+
+def test_program_runs_in_the_folder_of_the_user_if_asked(project):
+    project.write("from pathlib import Path; print('loss', len(list(Path.cwd().glob('train.py'))))")
+    reports = [*project.worker(link=False).run(project.segment())]
+    assert losses(reports) == [1.0]
+    assert os.listdir(project.folder) == ["train.py"]
+
+
+def test_files_that_the_program_changes_are_its_own(project):
+    project.write("header\n", "results.csv")
+    project.write("lr: 0.1\n", "config.yaml")
+    project.write("""
+        import os
+        with open("results.csv", "a") as file:
+            file.write(f"trial {os.environ['SEARCHLIGHT_TRIAL']}\\n")
+        print("loss", len(open("results.csv").readlines()))
+    """)
+    for trial in (0, 1):
+        reports = [*project.worker().run(project.segment(trial=trial))]
+        assert losses(reports) == [2], "no lines of other trials"
+        assert find_notes(reports) == []
+        assert {path.name for path in (project.trials / str(trial)).iterdir()} == {"output.txt", "results.csv"}
+        assert (project.trials / str(trial) / "results.csv").read_text() == f"header\ntrial {trial}\n"
+    assert (project.folder / "results.csv").read_text() == "header\n"
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_first_trial_warns_of_files_that_all_trials_share(project, link):
+    project.write("0" * LARGEST_COPY + "\n", "large.csv")
+    project.write("""
+        from pathlib import Path
+        folder = Path(__file__).resolve().parent
+        (folder / "out").mkdir(exist_ok=True)
+        for number in range(6):
+            (folder / "out" / f"{number}.txt").write_text("new")
+        with open("large.csv", "a") as file:
+            file.write("more\\n")
+        print("loss 1")
+        print("loss 2")
+    """)
+    told = f"large.csv, out/0.txt, out/1.txt, out/2.txt, out/3.txt and 2 others changed in {project.folder}"
+    how = "while the program ran. If it writes there, all trials share that: give it a path in {trial_dir}"
+    assert find_notes([*project.worker(link=link).run(project.segment())]) == [f"{told} {how}"]
+    assert find_notes([*project.worker(link=link).run(project.segment(trial=1))]) == []
+
+
+def test_output_and_checkpoints_of_a_trial_are_kept_in_a_bucket(project, s3):
+    project.write(RESUMING)
+    root = f"{s3}/runs/name/trials"
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",), trial_root=root)
+    first = [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    other = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",), trial_root=root)
+    second = [*other.run(project.segment(epoch=2, until=4, is_last=False))]
+    other.drop_trial_unless_continued(None)
+    assert losses([*first, *second]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    output = (parse_path(root) / "0" / "output.txt").read_text(encoding="utf-8")
+    assert "searchlight: the program continues" in output
+    assert "train.py" not in str(list_files(parse_path(root) / "0")), "links are no files of the trial"
