@@ -14,7 +14,7 @@ import torch
 from benchmarks.bench import Benchmark, save_outcomes, wait_for
 from benchmarks.bench import run as run_benchmark
 from benchmarks.goals import ONE, SETTINGS, TWO_AT_A_TIME, measure_gap, measure_liquid
-from benchmarks.page import PARTS, format_column, merge_intervals, render_figures, render_page
+from benchmarks.page import PARTS, render_page
 from benchmarks.recording import (
     BENCH,
     GPU,
@@ -27,6 +27,7 @@ from benchmarks.recording import (
     round_figures,
 )
 from benchmarks.recording import to_json as result_to_json
+from benchmarks.tables import format_column, merge_intervals, render_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "<!-- generated: " in page.read_text("utf-8")]

@@ -1,0 +1,271 @@
+"""The parts of pages that show the results of one benchmark in a form of their own."""
+
+import json
+from collections.abc import Sequence
+
+from benchmarks.goals import GOALS, SETTINGS, Figure
+from benchmarks.recording import BENCH, GPU, NotMeasuredError, Result, Row, load_result
+from benchmarks.tables import Render, format_value, render_source, render_table
+
+SIDES = ("Searchlight", "Ray's recipe", "Optuna, one process")
+
+
+def render_goals() -> list[str]:
+    rows = []
+    for what, goal, name, measure in GOALS:
+        try:
+            result = load_result(name)
+            figure, source = measure(result), f"`{name.removeprefix('study/')}`, {result.date}"
+        except NotMeasuredError:
+            figure, source = Figure("not measured", "", None), ""
+        reached = {True: "yes", False: "**no**", None: ""}[figure.reached]
+        rows.append([what, goal, figure.value, figure.spread, reached, source])
+    return render_table(["figure", "goal", "measured", "spread", "reached", "result"], rows)
+
+
+def render_last_run() -> list[str]:
+    recorded = json.loads((BENCH / "last_run.json").read_text(encoding="utf-8"))
+    rows = [[f"`{row['command']}`", row["outcome"], f"{row['seconds']:.0f} s"] for row in recorded]
+    rows.append(["all", "", f"{sum(row['seconds'] for row in recorded) / 60:.1f} min"])
+    return render_table(["command", "outcome of the last `make bench`", "took"], rows, 1)
+
+
+def render_turnaround() -> list[str]:
+    result, rows = load_result("trial_turnaround"), []
+    names = {"search": "Searchlight", "recipe": "Ray's recipe", "inline": "Tune alone, without workers of its own"}
+    names |= {"optuna": "Optuna in one process", "process": "Optuna, a process per trial"}
+    for setting in SETTINGS:
+        found = {row["side"]: row for row in result.find_rows("turnaround", setting=setting)}
+        for side, row in ((side, found[side]) for side in names if side in found):
+            gap, low, high = (format_s(row[name] / 1e3) for name in ("gap", "gap_low", "gap_high"))
+            cells = [f"{row['per_minute']:.3g}", format_s(row["first_report"]), gap, f"{low} to {high}"]
+            rows.append([setting if side == "search" else "", names[side], *cells])
+    head = ["setting", "side", "trials per minute", "to the first report", "between two trials", "quartiles"]
+    return [*render_table(head, rows, 4), "", render_source(result)]
+
+
+def format_s(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def render_target() -> list[str]:
+    result = load_result("time_to_target")
+    rows = [
+        [
+            row["side"],
+            f"{row['first_choice']:.0f} s",
+            f"{row['loss']:.3f}",
+            f"{row['loss_low']:.3f} to {row['loss_high']:.3f}",
+            *(f"{row[name]:.0f}" for name in ("trials", "whole", "epochs")),
+        ]
+        for row in result.find_rows("means")
+    ]
+    head = ["side", "first choice", "true loss at the end", "from, to", "trials", "trained to the end", "epochs"]
+    ours, recipe, loop = (result.find_rows("runs", side=side) for side in SIDES)
+    if not len(ours) == len(recipe) == len(loop):
+        raise NotMeasuredError("Each side must have a run under each seed.")
+    more_epochs = sum(row["epochs"] for row in ours) / max(1, sum(row["epochs"] for row in recipe))
+    loads = [row[name] for row in result.find_rows("runs") for name in ("load_before", "load_after")]
+    return [
+        f"Each side had {result.about.partition(';')[0]}:",
+        "",
+        *render_table(head, rows, 6),
+        "",
+        f"- **Against the recipe**, Searchlight trained {more_epochs:.0f} times as many epochs. It had a choice as "
+        f"good as the recipe's last one after {list_times(ours)}; the recipe had this choice after "
+        f"{list_times(recipe)}. Searchlight ended lower under {count_lower(ours, recipe)} of {len(ours)} seeds.",
+        f"- **Optuna alone** ended lower than Searchlight under {count_lower(loop, ours)} of {len(ours)} seeds, and "
+        f"lower than the recipe under {count_lower(loop, recipe)}.",
+        f"- **Load average** during the runs: {min(loads)} to {max(loads)} on two cores.",
+        "",
+        render_source(result),
+    ]
+
+
+def list_times(runs: Sequence[Row]) -> str:
+    times = [run.get("as_recipe") for run in runs]
+    return ", ".join("never" if seconds is None else f"{seconds:.0f} s" for seconds in times)
+
+
+def count_lower(runs: Sequence[Row], others: Sequence[Row]) -> int:
+    """Count the seeds under which the loss of `runs` is lower. A side without a choice has no loss."""
+    first, second = ([run.get("loss") or float("inf") for run in of_side] for of_side in (runs, others))
+    return sum(a < b for a, b in zip(first, second, strict=True))
+
+
+def render_quality() -> list[str]:
+    result, rows = load_result("search_quality"), []
+    names = {"hyperband": "Searchlight", "asha": "Searchlight, `--scheduler asha`"}
+    names["random"] = "random search + `ASHAScheduler`"
+    names["optuna-hyperband"] = "Optuna's TPE with `HyperbandPruner`"
+    for side, name in names.items():
+        row = result.find_row("measures", side=side, problems="all", against="ray")
+        ratio, *ends = (
+            f"{row[f'final_ratio{end}']:.2f}" for end in ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+        )
+        rows.append([name, ratio, " to ".join(ends[:2]), " to ".join(ends[2:])])
+    head = ["side", "share of the recipe's regret", "over seeds", "over seeds and problems"]
+    return [*render_table(head, rows, 3), "", f"`{result.command}`, {result.date}."]
+
+
+def render_accumulation() -> list[str]:
+    result = load_result("accumulation_error")
+    columns = ("equal", "ragged", "tail", "next_epoch")
+    rows = [[row["trainer"], *(format_error(row[name]) for name in columns)] for row in result.find_rows("errors")]
+    head = ["trainer", "equal micro-batches", "ragged", "last window, half full", "next epoch's first"]
+    return [*render_table(head, rows, 4), "", f"{result.about}. {render_source(result)}"]
+
+
+def format_error(error: float | None) -> str:
+    """Format a relative error as percent. None: the optimizer took no step."""
+    if error is None:
+        return "**never applied**"
+    if error < 1e-6:
+        return "< 0.0001 %"
+    return f"{100 * error:.1g} %" if error < 0.01 else f"**{100 * error:.0f} %**"
+
+
+def render_liquid() -> list[str]:
+    result, rows = load_result("liquid_speed"), []
+    names = {"CfC": "CfC", "Liquid": "input-gated liquid cell, a scan", "NCP": "NCP wiring", "LIF": "LIF"}
+    for cell, name in names.items():
+        tokens = f"{result.find_row('cells', cell=cell)['tokens']:.0f}"
+        for row in result.find_rows("ratios", cell=cell):
+            spread = f"{row['low']:.1f} to {row['high']:.1f}"
+            rows.append([name, tokens, row["peer"], f"{row['ratio']:.1f}x", spread])
+    head = ["cell", "thousand tokens/s", "the same elsewhere", "times as fast", "quartiles"]
+    return [*render_table(head, rows, 2), "", render_source(result)]
+
+
+def render_tracking_study() -> list[str]:
+    names = {"SQLite, the default": "SQLite, the default", "mlflow server": "`mlflow server`"}
+    rows = []
+    for store, name in names.items():
+        row = load_result("study/tracking_cost").find_row("stores", store=store)
+        cells = [f"{row['longer']:+.1f} %", f"{row['wait_at_end']:.1f} s", f"{row['calls_per_report']:.3f} ms"]
+        rows.append([name, *cells, f"{row['sender_cpu']:.1f} %"])
+    head = ["store", "the search takes longer by", "of that at its end", "a report, on Tune's event loop"]
+    return render_table([*head, "CPU of the threads that send to MLflow"], rows, 4)
+
+
+def render_importances() -> list[str]:
+    result = load_result("importances")
+    found, nothing = (result.find_rows("found", function=name) for name in ("three of six matter", "nothing matters"))
+    wrong = {row["trials"]: row["any_wrong"] for row in nothing}
+    rows = [
+        [str(row["trials"]), f"{row['lr']} %", f"{row['any_wrong']} %", f"{wrong[row['trials']]} %"] for row in found
+    ]
+    head = ["trials", "found: a learning rate that explains a third"]
+    head += ["found wrongly: one of three other parameters without effect"]
+    return render_table([*head, "found wrongly: one of six, if nothing matters"], rows)
+
+
+def render_scaling() -> list[str]:
+    """Render the loss above the best by how the setting for a large model was chosen."""
+    result = load_result("study/scaling")
+    sides = ("law", "law from Step Law", "unscaled", "muP", "Step Law", "random")
+    rows = []
+    for row in (row for row in result.find_rows("summary") if row["tables"] != "all"):
+        is_mean = row["tables"] == "steplaw"
+        tables = f"{'Step Law, mean' if is_mean else 'Marin, median'} of {row['targets']}"
+        values = [format_value(row[side if is_mean else f"{side} median"]) for side in sides]
+        shares = [f"{100 * row[name]:.0f} %" for name in ("share", "worse", "better")]
+        rows.append([row["part"], tables, format_value(row["budget"]), *values, *shares])
+    head = ["part", "tables", "budget", *sides, "cost of 40 runs there", "law worse", "law better"]
+    return [*render_table(head, rows), "", render_source(result)]
+
+
+def render_confirmation(table: str, column: str, label: str, **chosen: object) -> Render:
+    """Return the renderer of a table of the figures of confirming runs, by `column` and number of runs."""
+
+    def render() -> list[str]:
+        rows = [
+            [
+                format_value(row[column]),
+                str(row["runs"]),
+                *(f"{row[name]:.1f} %" for name in ("worse_without", "worse")),
+                *(f"{row[name]:.2f}" for name in ("bias_without", "bias")),
+                *(f"{row[name]:.1f} %" for name in ("pick_covered", "differences_covered")),
+                *(f"{row[name]:.3f}" for name in ("gain_without", "gain")),
+            ]
+            for row in load_result("confirmation").find_rows(table, **chosen)
+        ]
+        head = [label, "runs", "worse than the defaults, without", "with", "bias, without", "with", "pick covered"]
+        return render_table([*head, "differences covered", "gain, without", "with"], rows)
+
+    return render
+
+
+def render_recorded_noise() -> list[str]:
+    """Render the figures of confirming runs on trainings of others."""
+    names = ("worse_without", "worse", "shown", "shown_wrongly", "pick_covered", "differences_covered")
+    rows = [
+        [f"`{row['family']}` ({row['of']})", str(row["runs"]), *(f"{row[name]:.1f} %" for name in names)]
+        for row in load_result("recorded_noise").find_rows("families")
+    ]
+    head = ["family (tables)", "runs", "worse than the defaults, without", "with", "shown to beat them", "wrongly"]
+    return render_table([*head, "pick covered", "differences covered"], rows)
+
+
+def render_baselines(kind: str, peers: Sequence[str], runs: dict[str, str]) -> Render:
+    """Return the renderer of the errors of the liquid network by domain, beside those of two simple models."""
+
+    def render() -> list[str]:
+        result = load_result("liquid_baselines")
+        rows = []
+        for first in result.find_rows("errors", run=next(iter(runs))):
+            cells = [first["domain"], *(f"{first[peer]:.4f}" for peer in peers)]
+            for run in runs:
+                row = result.find_row("errors", run=run, domain=first["domain"])
+                ends = ("end",) if run.endswith("at-once") else ("after", "end")
+                cells.append(", ".join(f"{row[name]:.4f}" for name in ends))
+            rows.append(cells)
+        return render_table([kind, *(peer if "-" in peer else f"`{peer}`" for peer in peers), *runs.values()], rows)
+
+    return render
+
+
+def render_infeasible() -> list[str]:
+    """Render the shares of lost trials and the regrets of searches in which 40 % of the space does not fit."""
+    result, rows = load_result("infeasible"), []
+    for row in result.find_rows("searches"):
+        lost, regret = (
+            f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
+            for name, form in (("lost", ".0f"), ("regret", ".3f"))
+        )
+        lower = "" if row["told"] == "failed" else f"{row['lower']} of {row['seeds']}"
+        rows.append([row["problem"], f"`{row['sampler']}`", row["told"], lost, regret, lower])
+    head = ["best config", "sampler", "told of a trial without memory", "trials lost, %", "final regret"]
+    table = render_table([*head, "seeds that end lower"], rows, 3)
+    return [f"{result.about}:", "", *table, "", render_source(result)]
+
+
+def render_overhead(result: Result) -> list[str]:
+    """Render what each library adds to the wall time of an update of a hand-written loop, a line per model and row."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in result.find_rows("updates"):
+        found.setdefault((row["model"], row["row"]), {})[row["loop"]] = row
+    loops = [loop for loop in next(iter(found.values())) if loop not in ("raw", "raw, data loader")]
+    rows = [
+        [*key, f"{by_loop['raw']['wall']:,.0f}", *(f"{by_loop[loop]['added']:+,.0f}" for loop in loops)]
+        for key, by_loop in found.items()
+    ]
+    head = ["model", "row", "raw loop, us", *(f"added by {loop}, us" for loop in loops)]
+    return render_table(head, rows, len(head) - 2)
+
+
+def render_gpu() -> list[str]:
+    """Render the claims about GPUs by the step that measured them, and what libraries add to an update there."""
+    rows, tables, sources = [], [], dict[str, list[str]]()
+    for path in sorted(GPU.glob("*.json")):
+        result = Result(**json.loads(path.read_text(encoding="utf-8")))
+        claims = result.figures.pop("claims", [])
+        rows += [[f"`{path.stem}`", row["claim"], row["figure"], row["verdict"]] for row in claims]
+        if claims:
+            sources.setdefault(f"{result.date}, {result.machine}; commit {result.commit}", []).append(f"`{path.stem}`")
+        if result.figures:
+            tables += ["", render_source(result), "", *render_overhead(result)]
+    if not sources and not tables:
+        raise NotMeasuredError(f"{GPU} must have results, but has none.")
+    lines = [f"{', '.join(steps)}: {source}." for source, steps in sources.items()]
+    return [*render_table(["step", "claim", "figure", "verdict"], rows), "", *lines, *tables]
