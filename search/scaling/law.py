@@ -12,6 +12,7 @@ exponents are given.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -79,6 +80,11 @@ class Estimate:
     low: float
     high: float
 
+    @classmethod
+    def build(cls, value: float, low: float, high: float) -> "Estimate":
+        """Return the estimate of a value, which its spread may miss."""
+        return cls(float(value), float(min(low, value)), float(max(high, value)))
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -101,8 +107,6 @@ class ScalingLaw:
         coefficients: Position and slopes, and the curvature of a curved law, (draws + 1, parameters, terms). The first
             one is the fit, the others are of bootstrap samples.
         prior: Position and slopes of the starting law, (parameters, terms).
-        trends: Whether the optimum of each parameter moves otherwise than in the starting law, as far as is known.
-        curvature: The matrix H, (parameters, parameters), in relative loss per squared range.
         draws: Bootstrap samples of all coefficients with the error of each fit, (draws, parameters, terms).
     """
 
@@ -112,8 +116,6 @@ class ScalingLaw:
     reference: Array = field(repr=False)
     coefficients: Array = field(repr=False)
     prior: Array = field(repr=False)
-    trends: Mapping[str, bool]
-    curvature: Array = field(repr=False)
     draws: Array = field(repr=False)
 
     def predict(self, size: Mapping[str, float]) -> Forecast:
@@ -122,36 +124,32 @@ class ScalingLaw:
         Raises:
             ValueError: `size` lacks a name, or has a value that is not positive.
         """
-        positions, spread = self.locate(size), self.locate_spread(size)
-        values = {}
-        for index, parameter in enumerate(self.parameters):
-            low, high = spread[:, index]
-            at = positions[0, index]
-            ends = (parameter.from_share(float(share)) for share in (at, min(low, at), max(high, at)))
-            values[parameter.name] = Estimate(*ends)
-        return Forecast(size, values, tuple(self._find_warnings(size, positions[0])))
+        position, ends = self.locate(size)[0], self.locate_spread(size)
+        places = zip(self.parameters, position, *ends, strict=True)
+        values = {parameter.name: Estimate.build(*map(parameter.from_share, place)) for parameter, *place in places}
+        return Forecast(size, values, tuple(self._find_warnings(size, position)))
 
     def locate(self, size: Mapping[str, float]) -> Array:
         """Return the optimum at `size` as positions in the ranges, (draws + 1, parameters)."""
-        terms = _build_terms(_to_logs(size, self.sizes)[None] - self.reference, self.coefficients.shape[2])[0]
-        located: Array = self.coefficients @ terms
-        return located
+        return np.asarray(self.coefficients @ self._build_terms(size))
 
     def locate_spread(self, size: Mapping[str, float]) -> Array:
         """Return the ends of the spread of the optimum at `size` as positions in the ranges, (2, parameters)."""
-        terms = _build_terms(_to_logs(size, self.sizes)[None] - self.reference, self.coefficients.shape[2])[0]
-        return np.asarray(np.quantile(self.draws @ terms, INTERVAL, axis=0))
+        return np.asarray(np.quantile(self.draws @ self._build_terms(size), INTERVAL, axis=0))
+
+    def _build_terms(self, size: Mapping[str, float]) -> Array:
+        if missing := [name for name in self.sizes if not size.get(name, 0) > 0]:
+            raise ValueError(f"a size must have a positive {missing[0]}, but got {dict(size)}.")
+        logs = np.log([float(size[name]) for name in self.sizes])
+        return _build_terms(logs - self.reference, self.coefficients.shape[2])
 
     @cached_property
     def exponents(self) -> dict[str, dict[str, Estimate]]:
         """The exponent of each size in the law of each parameter: a power law on a log scale, else a slope."""
-        found: dict[str, dict[str, Estimate]] = {}
+        found = {}
         for row, parameter in enumerate(self.parameters):
-            found[parameter.name] = {}
-            for column, name in enumerate(self.sizes, 1):
-                slope = self.coefficients[0, row, column] * parameter.width
-                low, high = np.quantile(self.draws[:, row, column] * parameter.width, INTERVAL)
-                found[parameter.name][name] = Estimate(float(slope), float(min(low, slope)), float(max(high, slope)))
+            own = (self._slopes[:, row] * parameter.width).T
+            found[parameter.name] = {name: Estimate.build(*each) for name, each in zip(self.sizes, own, strict=True)}
         return found
 
     @cached_property
@@ -161,38 +159,43 @@ class ScalingLaw:
         Two sizes must have enough runs, and the spread of a slope, widened, must exclude the starting law.
         """
         is_known = sum(count >= FEWEST_RUNS for count in self.runs.values()) >= 2
-        place = slice(1, 1 + len(self.sizes))
-        slopes, start = self.coefficients[0, :, place], self.prior[:, place]
-        ends = np.quantile(self.draws[:, :, place], INTERVAL, axis=0)
+        start = self.prior[:, 1 : 1 + len(self.sizes)]
+        slopes, *ends = self._slopes
         low, high = (slopes + WIDER * (end - slopes) for end in ends)
-        clear = ((low > start) | (high < start)).any(axis=1)
-        return {p.name: bool(is_known and clear[row]) for row, p in enumerate(self.parameters)}
+        return self._name(is_known & ((low > start) | (high < start)).any(axis=1))
+
+    @property
+    def trends(self) -> dict[str, bool]:
+        """Whether the optimum of each parameter moves otherwise than in the starting law, as far as is known."""
+        return self._name((self.coefficients[0, :, 1:] != self.prior[:, 1:]).any(axis=1))
+
+    @cached_property
+    def _slopes(self) -> Array:
+        """The slopes and the ends of their spread, (3, parameters, sizes)."""
+        place = slice(1, 1 + len(self.sizes))
+        return np.stack([self.coefficients[0, :, place], *np.quantile(self.draws[..., place], INTERVAL, axis=0)])
+
+    def _name(self, answers: NDArray[np.bool_]) -> dict[str, bool]:
+        return dict(zip((parameter.name for parameter in self.parameters), answers.tolist(), strict=True))
 
     def _find_warnings(self, size: Mapping[str, float], position: Array) -> Iterator[str]:
         known = np.array([*self.runs])
-        for column, name in enumerate(self.sizes):
-            largest, smallest = known[:, column].max(), known[:, column].min()
+        for name, smallest, largest in zip(self.sizes, known.min(axis=0), known.max(axis=0), strict=True):
             factor = max(size[name] / largest, smallest / size[name])
             if smallest == largest != size[name]:
                 yield f"no run varies {name}, so its effect is that of the starting law"
             elif factor > FAR:
                 yield f"{name}={size[name]:g} is {factor:.0f} times beyond the sizes that were run"
-        for row, parameter in enumerate(self.parameters):
-            if not 0 <= position[row] <= 1:
-                value = parameter.from_share(float(position[row]))
-                yield f"{parameter.name}={value:.3g} lies outside of its range, {parameter.low:g}..{parameter.high:g}"
-            yield from self._find_edges(row)
-
-    def _find_edges(self, row: int) -> Iterator[str]:
-        """Yield a line for each end of the range of a parameter that has the optimum of a size."""
-        parameter, places = self.parameters[row], dict[float, list[str]]()
-        for values in self.runs:
-            size = dict(zip(self.sizes, values, strict=True))
-            at = self.locate(size)[0, row]
-            if not EDGE <= at <= 1 - EDGE:
-                places.setdefault(parameter.low if at < 0.5 else parameter.high, []).append(describe_size(size))
-        for end, sizes in places.items():
-            yield f"the best {parameter.name} is at the edge of its range, {end:g}, at {', '.join(sizes)}: widen it"
+        found = _build_terms(np.log(known) - self.reference, self.coefficients.shape[2]) @ self.coefficients[0].T
+        for parameter, at, places in zip(self.parameters, position, found.T, strict=True):
+            low, high = parameter.low, parameter.high
+            if not 0 <= at <= 1:
+                yield f"{parameter.name}={parameter.from_share(at):.3g} lies outside of its range, {low:g}..{high:g}"
+            for end, is_there in ((low, places < EDGE), (high, places > 1 - EDGE)):
+                if is_there.any():
+                    sizes = [describe_size(dict(zip(self.sizes, each, strict=True))) for each in known[is_there]]
+                    where = f"at the edge of its range, {end:g}, at {', '.join(sizes)}"
+                    yield f"the best {parameter.name} is {where}: widen it"
 
 
 def describe_size(size: Mapping[str, float]) -> str:
@@ -216,46 +219,49 @@ def fit_law(
     Raises:
         ValueError: No run is finite, there is no parameter, or sizes differ in their names.
     """
-    finite = sorted((run for run in runs if math.isfinite(run.loss)), key=_sort_key)
+    # The result depends neither on the order of runs nor on the unit of sizes.
+    order = sorted(runs, key=lambda run: (math.prod(run.size.values()), run.loss, *run.values.values()))
+    finite = [run for run in order if math.isfinite(run.loss)]
     if not finite or not parameters:
         raise ValueError(f"a law must have a parameter and a finite run, but got {len(parameters)} and {len(finite)}.")
     names = [*finite[0].size]
     if odd := next((run for run in finite if {*run.size} != {*names}), None):
         raise ValueError(f"sizes must have the same names, but got {names} and {[*odd.size]}.")
-    sizes = sorted({tuple(float(run.size[name]) for name in names) for run in finite}, key=math.prod)
-    levels = np.array([sizes.index(tuple(float(run.size[name]) for name in names)) for run in finite])
-    logs = np.log(np.array(sizes))
+    sizes = [tuple(float(run.size[name]) for name in names) for run in finite]
+    counts = Counter(sizes)
+    levels = np.array([[*counts].index(size) for size in sizes])
+    logs = np.log([*counts])
     reference = logs.mean(axis=0)
-    terms = 1 + len(names) + (len(sizes) >= CURVED_FROM)
+    is_curved = len(counts) >= CURVED_FROM
+    terms = 1 + len(names) + is_curved
     prior = np.zeros((len(parameters), terms))
     for row, parameter in enumerate(parameters):
-        for column, name in enumerate(names, 1):
-            prior[row, column] = (exponents or {}).get(parameter.name, {}).get(name, 0.0) / parameter.width
+        start = (exponents or {}).get(parameter.name, {})
+        prior[row, 1 : 1 + len(names)] = [start.get(name, 0.0) / parameter.width for name in names]
+    losses = _scale_losses(np.array([run.loss for run in finite]), levels)
+    slopes = np.array([EXPONENT_SPREAD / (parameter.width if parameter.log else 2) for parameter in parameters])
     data = _Data(
         shares=np.array([[p.to_share(float(run.values[p.name])) for p in parameters] for run in finite]),
         terms=_build_terms(logs - reference, terms)[levels],
         levels=levels,
-        losses=_scale_losses(np.array([run.loss for run in finite]), levels),
+        losses=losses,
+        weights=_weigh(losses, levels, len(parameters)),
         prior=prior,
-        spread=np.array([_build_spread(parameter, terms) for parameter in parameters]),
+        spread=np.where(np.arange(terms) == 0, POSITION_SPREAD, slopes[:, None]),
     )
-    free = np.ones(prior.shape, bool)
-    varied = np.ptp(data.terms, axis=0) > 0
-    free[:, 1:] = varied[1:]
+    free = np.tile(np.ptp(data.terms, axis=0) > 0, (len(parameters), 1))
+    free[:, 0] = True
     samples = np.random.default_rng(0).exponential(size=(draws, len(finite)))  # a Bayesian bootstrap (Rubin 1981)
-    tried, _, errors = _fit(data, samples, free)
+    tried, errors = _fit(data, samples, free)
     drawn = tried + errors
     drawn[..., 0] = np.clip(drawn[..., 0], 0.0, 1.0)
     low, high = np.quantile(tried, INTERVAL, axis=0)
     moved = free & ((low > prior) | (high < prior))
     moved[:, 0] = True
-    for row in range(len(parameters)):  # a curve without a slope is no law
-        if terms > 1 + len(names) and not moved[row, 1:-1].any():
-            moved[row, -1] = False
-    coefficients, curvature, _ = _fit(data, np.vstack([np.ones(len(finite)), samples]), moved)
-    trends = {parameter.name: bool(moved[row, 1:].any()) for row, parameter in enumerate(parameters)}
-    counts = {size: int((levels == level).sum()) for level, size in enumerate(sizes)}
-    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, prior, trends, curvature[0], drawn)
+    if is_curved:  # a curve without a slope is no law
+        moved[:, -1] &= moved[:, 1:-1].any(axis=1)
+    coefficients, _ = _fit(data, np.vstack([np.ones(len(finite)), samples]), moved)
+    return ScalingLaw(tuple(parameters), names, counts, reference, coefficients, prior, drawn)
 
 
 @dataclass(frozen=True)
@@ -267,6 +273,7 @@ class _Data:
         terms: 1, the centered logarithms of the sizes, and the square of their mean for a curved law, (runs, terms).
         levels: The index of the size of each run.
         losses: Relative to the best of the size.
+        weights: Of the runs, by their distance to the best one of the size.
         prior: The starting law, (parameters, terms).
         spread: The standard deviation of the coefficients around it, (parameters, terms).
     """
@@ -275,32 +282,15 @@ class _Data:
     terms: Array
     levels: NDArray[np.int64]
     losses: Array
+    weights: Array
     prior: Array
     spread: Array
 
 
-def _sort_key(run: SizedRun) -> tuple[float, ...]:
-    """Return a key that makes the fit independent of the order of runs and of the unit of sizes."""
-    return (math.prod(run.size.values()), run.loss, *run.values.values())
-
-
-def _build_spread(parameter: ScaledParameter, terms: int) -> list[float]:
-    slope = EXPONENT_SPREAD / parameter.width if parameter.log else EXPONENT_SPREAD / 2
-    return [POSITION_SPREAD, *[slope] * (terms - 1)]
-
-
-def _to_logs(size: Mapping[str, float], names: Sequence[str]) -> Array:
-    if missing := [name for name in names if not size.get(name, 0) > 0]:
-        raise ValueError(f"a size must have a positive {missing[0]}, but got {dict(size)}.")
-    return np.log([float(size[name]) for name in names])
-
-
 def _build_terms(centered: Array, terms: int) -> Array:
-    """Return 1, the centered logarithms and, if one more term is left, the square of their mean, (n, terms)."""
-    columns = [np.ones(len(centered)), *centered.T]
-    if len(columns) < terms:
-        columns.append(centered.mean(axis=1) ** 2)
-    return np.stack(columns, axis=1)
+    """Return 1, the centered logarithms and, if one more term is left, the square of their mean, (..., terms)."""
+    square = centered.mean(axis=-1, keepdims=True) ** 2
+    return np.concatenate([np.ones_like(square), centered, square], axis=-1)[..., :terms]
 
 
 def _scale_losses(losses: Array, levels: NDArray[np.int64]) -> Array:
@@ -311,15 +301,15 @@ def _scale_losses(losses: Array, levels: NDArray[np.int64]) -> Array:
     return scaled
 
 
-def _fit(data: _Data, samples: Array, free: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
-    """Return coefficients (draws, parameters, terms), curvatures, and an error of the coefficients.
+def _fit(data: _Data, samples: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return coefficients and an error of each, drawn from the posterior of each fit, both (draws, parameters, terms).
 
-    Terms that are not `free` have their prior. The error is drawn from the posterior of each fit.
+    Terms that are not `free` have their prior.
 
     Args:
         samples: How often each run counts in each draw, (draws, runs).
     """
-    weights = samples * _weigh(data.losses, data.levels, data.shares.shape[1])
+    weights = samples * data.weights
     center = weights @ data.shares / weights.sum(axis=1, keepdims=True)
     shares = data.shares - center[:, None]  # (draws, runs, parameters)
     curvature, noise = _fit_curvature(data, shares, weights)
@@ -328,20 +318,19 @@ def _fit(data: _Data, samples: Array, free: NDArray[np.bool_]) -> tuple[Array, A
     offset = data.prior.copy()
     offset[:, 0] = 0.0  # relative to the center
     rest = data.losses - 0.5 * (push * shares).sum(axis=2) - np.einsum("dnpt,pt->dn", design, offset)
-    chosen = _center(design.reshape(*rest.shape, -1)[..., free.reshape(-1)], data.levels, weights)
+    chosen = _center(design[..., free], data.levels, weights)
     target = _center(rest[..., None], data.levels, weights)
-    penalty = (noise[:, None] / data.spread.reshape(-1)[free.reshape(-1)]) ** 2
+    penalty = (noise[:, None] / data.spread[free]) ** 2
     weighted = np.swapaxes(chosen * weights[..., None], 1, 2)
-    found = np.zeros((len(samples), free.size))
     gram = weighted @ chosen + penalty[..., None] * np.eye(chosen.shape[2])
-    found[:, free.reshape(-1)] = np.linalg.solve(gram, weighted @ target)[..., 0]
-    coefficients = offset + found.reshape(-1, *free.shape)
+    coefficients, errors = np.zeros((2, len(samples), *free.shape))
+    coefficients[:, free] = np.linalg.solve(gram, weighted @ target)[..., 0]
+    coefficients += offset
     coefficients[..., 0] = np.clip(coefficients[..., 0] + center, 0.0, 1.0)  # nothing was tried beyond the range
     values, vectors = np.linalg.eigh(gram)
     normal = np.random.default_rng(1).normal(size=values.shape) / np.sqrt(np.maximum(values, penalty.min(1)[:, None]))
-    errors = np.zeros_like(found)
-    errors[:, free.reshape(-1)] = noise[:, None] * (vectors @ normal[..., None])[..., 0]
-    return coefficients, curvature, errors.reshape(-1, *free.shape)
+    errors[:, free] = noise[:, None] * (vectors @ normal[..., None])[..., 0]
+    return coefficients, errors
 
 
 def _weigh(losses: Array, levels: NDArray[np.int64], parameters: int) -> Array:
