@@ -23,8 +23,7 @@ from searchlight.search.folder.locations import LADDER, check_location
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
-from searchlight.search.scaling.law import describe_size
-from searchlight.search.scaling.options import RESOURCES, Size, convert_whole, get_measures
+from searchlight.search.scaling.size import RESOURCES, Size, convert_whole, describe_size, get_measures
 from searchlight.search.study.record import load_search
 from searchlight.search.task_source import TaskSource
 from searchlight.trainables.filesystem.atomic_file import write_atomic

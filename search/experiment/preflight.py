@@ -22,7 +22,7 @@ from searchlight.search.execution.cluster.local_machine import count_available_c
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
-from searchlight.search.scaling.options import convert_whole, get_measures
+from searchlight.search.scaling.size import convert_whole, get_measures
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version

@@ -20,6 +20,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from searchlight.search.scaling.size import describe_size
+
 Array = NDArray[np.float64]
 DRAWS = 200  # bootstrap samples
 INTERVAL = (0.05, 0.95)
@@ -196,11 +198,6 @@ class ScalingLaw:
                     sizes = [describe_size(dict(zip(self.sizes, each, strict=True))) for each in known[is_there]]
                     where = f"at the edge of its range, {end:g}, at {', '.join(sizes)}"
                     yield f"the best {parameter.name} is {where}: widen it"
-
-
-def describe_size(size: Mapping[str, float]) -> str:
-    """Return a size as text, e.g. "width=64 depth=2"."""
-    return " ".join(f"{name}={value:g}" for name, value in size.items())
 
 
 def fit_law(

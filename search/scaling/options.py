@@ -9,9 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
-
-RESOURCES = ("workers", "cpus_per_worker", "gpus_per_worker")  # that may differ between sizes
-Size = dict[str, float]
+from searchlight.search.scaling.size import Size, get_measures, name_size
 
 _sizes = partial(option, "Sizes")
 
@@ -64,12 +62,6 @@ def parse_exponents(value: Any) -> Any:
     if odd := next((key for key in pairs if str(key).count("/") != 1), None):
         raise ValueError(f"must be like lr/width=-1, but got {odd!r}")
     return pairs
-
-
-def name_size(size: Mapping[str, Any]) -> str:
-    """Return the name of a size, which is a part of the names of its files: width64-depth2."""
-    parts = (f"{name}{value}" for name, value in size.items() if name not in RESOURCES)
-    return "-".join(parts).replace(".", "_").replace("/", "_")
 
 
 class ScalingOptions(Options):
@@ -129,13 +121,3 @@ class ScalingOptions(Options):
         for key in self.exponent:
             if (size_name := key.partition("/")[2]) not in names:
                 yield f"--exponent must name a parameter of --sizes, {', '.join(names)}, but got {size_name!r}."
-
-
-def get_measures(size: Mapping[str, float]) -> Size:
-    """Return the parameters of a size, without the resources of its workers."""
-    return {name: value for name, value in size.items() if name not in RESOURCES}
-
-
-def convert_whole(size: Mapping[str, float]) -> dict[str, float]:
-    """Return a size with its whole numbers as integers, which an int field requires."""
-    return {name: int(value) if float(value).is_integer() else value for name, value in size.items()}

@@ -7,7 +7,8 @@ from rich.console import Console
 from searchlight.search.analysis.ladder import Ladder
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.tables import build_details, print_line
-from searchlight.search.scaling.law import Estimate, ScaledParameter, describe_size
+from searchlight.search.scaling.law import Estimate, ScaledParameter
+from searchlight.search.scaling.size import describe_size
 from searchlight.search.study.trial import get_best_value
 from searchlight.trainables.filesystem.paths import StoragePath
 

@@ -12,7 +12,8 @@ from searchlight.search.formatting import join_words
 from searchlight.search.reporting.console.ladder import SPREAD, build_forecast_rows, build_size_rows
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section, render_page
-from searchlight.search.scaling.law import ScaledParameter, ScalingLaw, describe_size
+from searchlight.search.scaling.law import ScaledParameter, ScalingLaw
+from searchlight.search.scaling.size import describe_size
 from searchlight.search.study.trial import get_best_value, get_outcome
 
 PLACES = 40  # of the law's line
