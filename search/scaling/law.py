@@ -143,7 +143,7 @@ class ScalingLaw:
         if missing := [name for name in self.sizes if not size.get(name, 0) > 0]:
             raise ValueError(f"a size must have a positive {missing[0]}, but got {dict(size)}.")
         logs = np.log([float(size[name]) for name in self.sizes])
-        return _build_terms(logs - self.reference, self.coefficients.shape[2])
+        return build_terms(logs - self.reference, self.coefficients.shape[2])
 
     @cached_property
     def exponents(self) -> dict[str, dict[str, Estimate]]:
@@ -188,7 +188,7 @@ class ScalingLaw:
                 yield f"no run varies {name}, so its effect is that of the starting law"
             elif factor > FAR:
                 yield f"{name}={size[name]:g} is {factor:.0f} times beyond the sizes that were run"
-        found = _build_terms(np.log(known) - self.reference, self.coefficients.shape[2]) @ self.coefficients[0].T
+        found = build_terms(np.log(known) - self.reference, self.coefficients.shape[2]) @ self.coefficients[0].T
         for parameter, at, places in zip(self.parameters, position, found.T, strict=True):
             low, high = parameter.low, parameter.high
             if not 0 <= at <= 1:
@@ -239,7 +239,7 @@ def fit_law(
     slopes = np.array([EXPONENT_SPREAD / (parameter.width if parameter.log else 2) for parameter in parameters])
     data = _Data(
         shares=np.array([[p.to_share(float(run.values[p.name])) for p in parameters] for run in finite]),
-        terms=_build_terms(logs - reference, terms)[levels],
+        terms=build_terms(logs - reference, terms)[levels],
         levels=levels,
         losses=losses,
         weights=_weigh(losses, levels, len(parameters)),
@@ -284,7 +284,7 @@ class _Data:
     spread: Array
 
 
-def _build_terms(centered: Array, terms: int) -> Array:
+def build_terms(centered: Array, terms: int) -> Array:
     """Return 1, the centered logarithms and, if one more term is left, the square of their mean, (..., terms)."""
     square = centered.mean(axis=-1, keepdims=True) ** 2
     return np.concatenate([np.ones_like(square), centered, square], axis=-1)[..., :terms]
