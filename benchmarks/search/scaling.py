@@ -24,7 +24,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
 from benchmarks.recording import create_parser, print_progress, print_result
-from searchlight.search.scaling.law import ScaledParameter, SizedRun, fit_law
+from searchlight.search.scaling.fit import SizedRun, fit_law
+from searchlight.search.scaling.law import ScaledParameter
 from searchlight.search.scaling.proposals import propose
 
 DEVELOPMENT = ("steplaw_dense", "marin_kron", "marin_nadamw")

@@ -14,7 +14,8 @@ from searchlight.search.analysis.best_trials import find_incumbent
 from searchlight.search.analysis.confirmation import Confirmation
 from searchlight.search.analysis.confirmed_best import confirm
 from searchlight.search.formatting import format_change, format_value
-from searchlight.search.scaling.law import Forecast, ScaledParameter, ScalingLaw, SizedRun, fit_law
+from searchlight.search.scaling.fit import SizedRun, fit_law
+from searchlight.search.scaling.law import Forecast, ScaledParameter, ScalingLaw
 from searchlight.search.scaling.proposals import propose
 from searchlight.search.scaling.size import Size, describe_size
 from searchlight.search.study.record import SearchRecord

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.search.scaling.law import ScaledParameter, SizedRun, fit_law
+from searchlight.search.scaling.fit import SizedRun, fit_law
+from searchlight.search.scaling.law import ScaledParameter
 from searchlight.search.scaling.proposals import propose
 
 LR = ScaledParameter("lr", 1e-4, 1e-1, log=True)
