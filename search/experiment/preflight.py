@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import platform
 import tempfile
@@ -22,7 +21,7 @@ from searchlight.search.execution.cluster.local_machine import count_available_c
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
-from searchlight.search.scaling.size import convert_whole, get_measures
+from searchlight.search.scaling.size import convert_whole, get_measures, measure_size
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version
@@ -84,7 +83,7 @@ def check_sizes(plan: SearchPlan, sizes: Mapping[str, Mapping[str, float]]) -> A
             config = plan.space.build_config({**plan.space.get_defaults(), **convert_whole(size)})
         except ValidationError as error:
             raise UsageError(*format_validation_errors(error, "--sizes ")) from error
-        configs.append((math.prod(size.values()) ** (1 / len(size)), config.model_dump(mode="json")))
+        configs.append((measure_size(size) ** (1 / len(size)), config.model_dump(mode="json")))
     request = replace(build_request(plan.space, 1, is_quick=True), sizes=configs)
     keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
     return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searchlight.search.scaling.law import INTERVAL, Array, ScaledParameter, ScalingLaw, build_terms
+from searchlight.search.scaling.size import measure_size
 
 DRAWS = 200  # bootstrap samples
 NEIGHBORS = 0.4  # share of a size's runs that count as near its best
@@ -58,7 +59,7 @@ def fit_law(
         ValueError: No run is finite, there is no parameter, or sizes differ in their names.
     """
     # The result depends neither on the order of runs nor on the unit of sizes.
-    order = sorted(runs, key=lambda run: (math.prod(run.size.values()), run.loss, *run.values.values()))
+    order = sorted(runs, key=lambda run: (measure_size(run.size), run.loss, *run.values.values()))
     finite = [run for run in order if math.isfinite(run.loss)]
     if not finite or not parameters:
         raise ValueError(f"a law must have a parameter and a finite run, but got {len(parameters)} and {len(finite)}.")

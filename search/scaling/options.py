@@ -1,6 +1,5 @@
 """The options of a search over sizes."""
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
-from searchlight.search.scaling.size import Size, get_measures, name_size
+from searchlight.search.scaling.size import Size, get_measures, measure_size, name_size
 
 _sizes = partial(option, "Sizes")
 
@@ -100,23 +99,20 @@ class ScalingOptions(Options):
 
     def find_problems(self) -> Iterator[str]:
         yield from super().find_problems()
-        given = {"--target": self.target, "--exponent": self.exponent}
-        for name in (name for name, value in given.items() if value and not self.sizes):
-            yield f"{name} must come with --sizes, but got none."
         if not self.sizes:
+            given = {"--target": self.target, "--exponent": self.exponent}
+            yield from (f"{name} must come with --sizes, but got none." for name, value in given.items() if value)
             return
         sizes = {name: get_measures(size) for name, size in self.sizes.items()}
         names = [*next(iter(sizes.values()))]
-        targets = [get_measures(self.target)] if self.target else []
         if len(sizes) < 2:
             yield f"--sizes must be at least two, but got {len(sizes)}."
-        for size in (*sizes.values(), *targets):
+        for size in (*sizes.values(), *([get_measures(self.target)] if self.target else [])):
             if {*size} != {*names} or not size:
                 yield f"--sizes and --target must have the same parameters, but got {names} and {[*size]}."
             elif not all(value > 0 for value in size.values()):
                 yield f"--sizes must be above 0, but got {size}."
-        products = [math.prod(size.values()) for size in sizes.values()]
-        if any(later <= earlier for earlier, later in pairwise(products)):
+        if any(later <= earlier for earlier, later in pairwise(map(measure_size, sizes.values()))):
             yield f"--sizes must go from small to large, but got {', '.join(sizes)}."
         for key in self.exponent:
             if (size_name := key.partition("/")[2]) not in names:

@@ -21,15 +21,11 @@ def propose(law: ScalingLaw, size: Mapping[str, float], count: int) -> list[dict
     low, high = np.quantile(positions[1:], INTERVAL, axis=0)
     step = np.clip((high - low) / 2, NEAREST, FARTHEST)
     random = np.random.default_rng(0)
-    points = [center]
-    for axis in range(len(center)):
-        for sign in (-1.0, 1.0):
-            points.append(center + sign * step * (np.arange(len(center)) == axis))
+    points = [center, *(center + sign * step * axis for axis in np.eye(len(center)) for sign in (-1.0, 1.0))]
     points += [center + step * random.uniform(-1.5, 1.5, len(center)) for _ in range(4 * count)]
     chosen: list[Array] = []
     for point in (np.clip(point, 0.0, 1.0) for point in points):
         if len(chosen) < count and not any((np.abs(point - other) < SAME).all() for other in chosen):
             chosen.append(point)
-    return [
-        {p.name: p.from_share(float(share)) for p, share in zip(law.parameters, point, strict=True)} for point in chosen
-    ]
+    named = (zip(law.parameters, point.tolist(), strict=True) for point in chosen)
+    return [{parameter.name: parameter.from_share(share) for parameter, share in each} for each in named]

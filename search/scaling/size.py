@@ -1,5 +1,6 @@
 """A size of a task: the parameters that grow, and the resources of its workers."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,11 @@ def name_size(size: Mapping[str, Any]) -> str:
 def describe_size(size: Mapping[str, float]) -> str:
     """Return a size as text, e.g. "width=64 depth=2"."""
     return " ".join(f"{name}={value:g}" for name, value in size.items())
+
+
+def measure_size(size: Mapping[str, float]) -> float:
+    """Return the product of the numbers of a size."""
+    return math.prod(size.values())
 
 
 def get_measures(size: Mapping[str, float]) -> Size:
