@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,9 @@ from searchlight.search.analysis.confirmation import Confirmation
 from searchlight.search.analysis.confirmed_best import confirm
 from searchlight.search.formatting import format_change, format_value
 from searchlight.search.scaling.fit import SizedRun, fit_law
-from searchlight.search.scaling.law import Forecast, ScaledParameter, ScalingLaw
+from searchlight.search.scaling.law import ScaledParameter, ScalingLaw
 from searchlight.search.scaling.proposals import propose
-from searchlight.search.scaling.size import Size, describe_size
+from searchlight.search.scaling.size import Size, describe_size, measure_size
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value, get_outcome, gpu_seconds_used
 
@@ -33,21 +33,30 @@ class SizedSearch:
     size: Size
     record: SearchRecord
 
-    @property
+    @cached_property
     def best(self) -> FrozenTrial | None:
         """The best trial, or None if no trial has a result."""
         return find_incumbent(self.record.trials, self.record.objective)
+
+    @property
+    def best_value(self) -> float | None:
+        """The objective of the best trial, or None if no trial has a result."""
+        return get_best_value(self.best, self.record.objective) if self.best is not None else None
+
+    @property
+    def completed(self) -> list[FrozenTrial]:
+        """The complete trials."""
+        return [trial for trial in self.record.trials if get_outcome(trial) == "completed"]
 
     @property
     def gpu_seconds(self) -> float:
         """What all trials and confirming runs took together."""
         return sum(map(gpu_seconds_used, self.record.all_trials))
 
-    @property
-    def gpu_seconds_of_trial(self) -> float | None:
-        """The median of the complete trials, or None without one."""
-        costs = [gpu_seconds_used(trial) for trial in self.record.trials if get_outcome(trial) == "completed"]
-        return statistics.median(costs) if costs else None
+    def find_value(self, point: Mapping[str, Any]) -> float | None:
+        """Return the objective of a complete trial of `point`, or None without one."""
+        found = (get_best_value(trial, self.record.objective) for trial in self.completed if trial.params == point)
+        return next(found, None)
 
 
 @dataclass(frozen=True)
@@ -106,50 +115,41 @@ class Ladder:
     def parameters(self) -> list[ScaledParameter]:
         """The searched parameters that are numbers. Each trial has them."""
         trials = [trial for search in self.searches for trial in search.record.trials if trial.distributions]
-        if not trials:
-            return []
-        common = {name for name in trials[0].distributions if all(name in trial.params for trial in trials)}
         found = []
-        for name, distribution in trials[0].distributions.items():
-            if name in common and isinstance(distribution, FloatDistribution | IntDistribution):
-                found.append(ScaledParameter(name, distribution.low, distribution.high, distribution.log))
+        for name, d in trials[0].distributions.items() if trials else ():
+            if isinstance(d, FloatDistribution | IntDistribution) and all(name in trial.params for trial in trials):
+                found.append(ScaledParameter(name, d.low, d.high, d.log))
         return found
-
-    @cached_property
-    def runs(self) -> list[SizedRun]:
-        """The complete trials, and those that diverged."""
-        return [run for search in self.searches for run in _collect_runs(search, self.parameters)]
 
     @cached_property
     def law(self) -> ScalingLaw | None:
         """The law of all sizes so far, or None if there is no parameter or no run to fit it to."""
-        if not self.parameters or not any(math.isfinite(run.loss) for run in self.runs):
+        runs = []
+        for search in self.searches:
+            for trial in search.completed:
+                values = {parameter.name: float(trial.params[parameter.name]) for parameter in self.parameters}
+                loss = search.record.objective.loss(get_best_value(trial, search.record.objective))
+                runs.append(SizedRun(search.size, values, loss))
+        if not self.parameters or not any(math.isfinite(run.loss) for run in runs):
             return None
-        return fit_law(self.runs, self.parameters, self.exponents)
-
-    @cached_property
-    def forecast(self) -> Forecast | None:
-        """The setting for the target, or None without a law."""
-        return self.law.predict(self.target) if self.law else None
+        return fit_law(runs, self.parameters, self.exponents)
 
     @cached_property
     def proof(self) -> Proof | None:
         """What the largest size shows, or None with one size, or if the predicted setting has no result there."""
         if len(self.searches) < 2:
             return None
-        search, unscaled_at = self.searches[-1], self.searches[0].name
-        record = search.record
-        unchanged, *others = record.about.get("first", ()) or [{}]
+        *before, search = self.searches
+        unchanged, *others = search.record.about.get("first", ()) or [{}]
         # The predicted point follows the unchanged one, unless both are the same.
-        is_same = self.before(len(self.searches) - 1).predict_point(search.size) == unchanged
-        unscaled = _find_value(record, unchanged)
-        predicted = unscaled if is_same or not others else _find_value(record, others[0])
-        if predicted is None or search.best is None:
+        is_same = replace(self, searches=before).predict_point(search.size) == unchanged
+        unscaled = search.find_value(unchanged)
+        predicted = unscaled if is_same or not others else search.find_value(others[0])
+        if predicted is None or search.best_value is None:
             return None
-        best = get_best_value(search.best, record.objective)
-        confirmations = confirm(record)
+        confirmations = confirm(search.record)
         confirmation = confirmations[0] if len(confirmations) == 1 else None
-        return Proof(search, unscaled_at, predicted, unscaled, best, confirmation)
+        return Proof(search, before[0].name, predicted, unscaled, search.best_value, confirmation)
 
     def as_json(self) -> dict[str, Any]:
         """Return the sizes, the law, the setting for the target, and the proof as plain values."""
@@ -161,39 +161,40 @@ class Ladder:
                 "trials": len(search.record.trials),
                 "gpu_seconds": search.gpu_seconds,
                 "best": dict(search.best.params) if search.best is not None else None,
-                "value": get_best_value(search.best, search.record.objective) if search.best is not None else None,
+                "value": search.best_value,
             }
             for search in self.searches
         ]
         found: dict[str, Any] = {"sizes": sizes, "target": self.target}
-        if self.law is not None and self.forecast is not None:
+        if self.law is not None:
+            forecast = self.law.predict(self.target)
             found["law"] = {
                 name: {"moves": self.law.moves[name], "exponents": {size: asdict(each) for size, each in own.items()}}
                 for name, own in self.law.exponents.items()
             }
-            found["values"] = {name: asdict(each) for name, each in self.forecast.values.items()}
+            found["values"] = {name: asdict(each) for name, each in forecast.values.items()}
             found["fixed"] = self.choices
-            found["warnings"] = list(self.forecast.warnings)
+            found["warnings"] = list(forecast.warnings)
         if self.proof is not None:
             found["proof"] = self.proof.statement
         return found
 
     @property
+    def _bests(self) -> list[FrozenTrial]:
+        """The best trial of each size that has one."""
+        return [search.best for search in self.searches if search.best is not None]
+
+    @property
     def choices(self) -> dict[str, Any]:
         """The values of parameters that are no numbers, from the best trial of the largest size."""
-        best = next((search.best for search in reversed(self.searches) if search.best is not None), None)
         names = {parameter.name for parameter in self.parameters}
-        return {name: value for name, value in best.params.items() if name not in names} if best is not None else {}
-
-    def before(self, index: int) -> "Ladder":
-        """Return what was known before the search of that index."""
-        return Ladder(self.searches[:index], self.target, self.exponents)
+        largest = self._bests[-1].params if self._bests else {}
+        return {name: value for name, value in largest.items() if name not in names}
 
     @property
     def unscaled(self) -> dict[str, Any]:
         """The best values of the smallest size that has any, searched parameters alone."""
-        best = next((search.best for search in self.searches if search.best is not None), None)
-        return dict(best.params) if best is not None else {}
+        return dict(self._bests[0].params) if self._bests else {}
 
     def build_points(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
         """Return at most `count` points for `size` beside the unscaled one: the predicted one, then its neighbors.
@@ -211,9 +212,9 @@ class Ladder:
         return next(iter(self._propose(size, 1)), None)
 
     def _propose(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
-        largest = next((search.best for search in reversed(self.searches) if search.best is not None), None)
-        if self.law is None or largest is None:
+        if self.law is None or not self._bests:
             return []
+        largest = self._bests[-1]
         return [
             largest.params | {name: snap(largest.distributions[name], each) for name, each in values.items()}
             for values in propose(self.law, size, count)
@@ -225,16 +226,16 @@ class Ladder:
         Two sizes show how steeply the cost grows. Before, it is assumed to grow with the square of the size.
         """
         known = [
-            (math.log(math.prod(search.size.values())), math.log(max(cost, 1e-3)))
+            (measure_size(search.size), max(statistics.median(map(gpu_seconds_used, search.completed)), 1e-3))
             for search in self.searches
-            if (cost := search.gpu_seconds_of_trial) is not None
+            if search.completed
         ]
         if not known:
             return None
-        last, steepness = known[-1], STEEPEST
-        if len(known) > 1:
-            steepness = max(0.0, (last[1] - known[-2][1]) / (last[0] - known[-2][0]))
-        return math.exp(last[1] + steepness * (math.log(math.prod(size.values())) - last[0]))
+        (at, cost), steepness = known[-1], STEEPEST
+        for smaller, cheaper in known[-2:-1]:
+            steepness = max(0.0, math.log(cost / cheaper) / math.log(at / smaller))
+        return float(cost * (measure_size(size) / at) ** steepness)
 
     def plan_points(self, size: Mapping[str, float], seconds: float) -> tuple[list[dict[str, Any]], str]:
         """Return the points for `size` beside the unscaled one, or none and why the size cannot be searched.
@@ -248,10 +249,8 @@ class Ladder:
         if self.law is None:
             return [], "no number is searched in all trials"
         points = self.build_points(size, count - 1)
-        return (
-            points,
-            "" if points else f"the law has no other values for {describe_size(size)} than the unchanged ones",
-        )
+        reason = f"the law has no other values for {describe_size(size)} than the unchanged ones"
+        return points, "" if points else reason
 
     def count_trials(self, size: Mapping[str, float], first: int, seconds: float) -> int:
         """Return the number of trials at `size`, as far as they are affordable.
@@ -262,10 +261,9 @@ class Ladder:
             first: The number of trials at the smallest size.
             seconds: What the size may take in GPU-seconds, or infinity.
         """
-        level = len(self.searches)
-        wanted = max(min(2 * len(self.parameters) + 2, first), int(first / 2**level), FEWEST)
+        wanted = max(min(2 * len(self.parameters) + 2, first), first // 2 ** len(self.searches), FEWEST)
         cost = self.estimate_cost(size)
-        return wanted if math.isinf(seconds) or not cost else int(min(wanted, seconds // cost))
+        return wanted if cost is None else int(min(wanted, seconds / cost))
 
 
 def snap(distribution: BaseDistribution, value: float) -> Any:
@@ -275,21 +273,3 @@ def snap(distribution: BaseDistribution, value: float) -> Any:
     if distribution.step is not None:
         value = distribution.low + round((value - distribution.low) / distribution.step) * float(distribution.step)
     return round(value) if isinstance(distribution, IntDistribution) else float(value)
-
-
-def _find_value(record: SearchRecord, point: Mapping[str, Any]) -> float | None:
-    """Return the value of the complete trial of `point`, or None without one."""
-    trial = next((trial for trial in record.trials if trial.params == point), None)
-    has_result = trial is not None and get_outcome(trial) == "completed"
-    return get_best_value(trial, record.objective) if has_result and trial is not None else None
-
-
-def _collect_runs(search: SizedSearch, parameters: Sequence[ScaledParameter]) -> list[SizedRun]:
-    runs, objective = [], search.record.objective
-    for trial in search.record.trials:
-        outcome = get_outcome(trial)
-        if outcome == "completed" or outcome == "diverged":
-            loss = objective.loss(get_best_value(trial, objective)) if outcome == "completed" else math.inf
-            values = {parameter.name: float(trial.params[parameter.name]) for parameter in parameters}
-            runs.append(SizedRun(search.size, values, loss))
-    return runs

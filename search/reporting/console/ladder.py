@@ -7,9 +7,8 @@ from rich.console import Console
 from searchlight.search.analysis.ladder import Ladder
 from searchlight.search.formatting import format_duration, format_value
 from searchlight.search.reporting.console.tables import build_details, print_line
-from searchlight.search.scaling.law import Estimate, ScaledParameter
+from searchlight.search.scaling.law import Estimate, Forecast, ScalingLaw
 from searchlight.search.scaling.size import describe_size
-from searchlight.search.study.trial import get_best_value
 from searchlight.trainables.filesystem.paths import StoragePath
 
 SPREAD = (
@@ -17,18 +16,16 @@ SPREAD = (
 )
 
 
-def build_forecast_rows(ladder: Ladder) -> list[list[str]]:
-    """Return the setting for the target with its law, a row per parameter, the head first. There must be a law."""
-    assert ladder.law is not None
-    assert ladder.forecast is not None
-    kinds = {_name_slope(parameter): None for parameter in ladder.law.parameters}
-    exponents = [f"{' or '.join(kinds)} of {name}" for name in ladder.law.sizes]
+def build_forecast_rows(ladder: Ladder, law: ScalingLaw, forecast: Forecast) -> list[list[str]]:
+    """Return the setting for the target with its law, a row per parameter, the head first."""
+    kinds = list(dict.fromkeys("exponent" if parameter.log else "slope" for parameter in law.parameters))
+    exponents = [f"{' or '.join(kinds)} of {name}" for name in law.sizes]
     rows = [["parameter", "value", "spread of the fit", "moves", *exponents]]
-    for parameter in ladder.law.parameters:
-        name, value = parameter.name, ladder.forecast.values[parameter.name]
-        moves = "yes" if ladder.law.moves[name] else "not clearly" if ladder.law.trends[name] else "no"
-        kind = f"{_name_slope(parameter)} " if len(kinds) > 1 else ""
-        own = [kind + _format_estimate(each) for each in ladder.law.exponents[name].values()]
+    for parameter in law.parameters:
+        name, value = parameter.name, forecast.values[parameter.name]
+        moves = "yes" if law.moves[name] else "not clearly" if law.trends[name] else "no"
+        kind = ("exponent " if parameter.log else "slope ") if len(kinds) > 1 else ""
+        own = [f"{kind}{each.value:.3g} ({_format_interval(each)})" for each in law.exponents[name].values()]
         rows.append([name, format_value(value.value), _format_interval(value), moves, *own])
     rows += [[name, format_value(value), "-", "-", *["-"] * len(exponents)] for name, value in ladder.choices.items()]
     return rows
@@ -39,7 +36,7 @@ def build_size_rows(ladder: Ladder) -> list[list[str]]:
     objective = ladder.searches[0].record.objective
     rows = [["size", "search", "trials", "confirming runs", "time of all workers", f"best {objective.metric}"]]
     for search in ladder.searches:
-        best = format_value(get_best_value(search.best, objective)) if search.best is not None else "-"
+        best = format_value(search.best_value) if search.best is not None else "-"
         counts = [str(len(search.record.trials)), str(len(search.record.confirming_runs))]
         rows.append([search.name, search.record.name, *counts, format_duration(search.gpu_seconds), best])
     return rows
@@ -51,24 +48,17 @@ def print_ladder(console: Console, ladder: Ladder, left_out: Sequence[str], stop
         console.print(build_details(build_size_rows(ladder)))
     if left_out:
         print_line(console, f"not searched: {', '.join(left_out)}{f', because {stopped}' if stopped else ''}")
-    if ladder.law is None or ladder.forecast is None:
+    if ladder.law is None:
         return print_line(console, "no trial is complete, so there is no law")
     print_line(console, f"\nthe setting for {describe_size(ladder.target)}:")
-    console.print(build_details(build_forecast_rows(ladder)))
+    forecast = ladder.law.predict(ladder.target)
+    console.print(build_details(build_forecast_rows(ladder, ladder.law, forecast)))
     print_line(console, SPREAD)
-    for warning in ladder.forecast.warnings:
+    for warning in forecast.warnings:
         print_line(console, f"caution: {warning}")
     if ladder.proof is not None:
         print_line(console, ladder.proof.statement)
     return print_line(console, f"look: {page}")
-
-
-def _name_slope(parameter: ScaledParameter) -> str:
-    return "exponent" if parameter.log else "slope"
-
-
-def _format_estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:.3g} ({_format_interval(estimate)})"
 
 
 def _format_interval(estimate: Estimate) -> str:

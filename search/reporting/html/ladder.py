@@ -14,7 +14,7 @@ from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section, render_page
 from searchlight.search.scaling.law import ScaledParameter, ScalingLaw
 from searchlight.search.scaling.size import describe_size
-from searchlight.search.study.trial import get_best_value, get_outcome
+from searchlight.search.study.trial import get_best_value
 
 PLACES = 40  # of the law's line
 
@@ -30,16 +30,17 @@ def render_ladder(name: str, ladder: Ladder) -> str:
 
 def _build_forecast(ladder: Ladder) -> Section:
     title = f"The setting for {describe_size(ladder.target)}"
-    if ladder.law is None or ladder.forecast is None:
+    if ladder.law is None:
         return Section(title, "No trial is complete, so there is no law yet.")
+    forecast = ladder.law.predict(ladder.target)
     runs = sum(ladder.law.runs.values())
     says = [f"It rests on {runs} complete trials at {len(ladder.law.runs)} sizes. {SPREAD}"]
-    says += [f"Caution: {warning}." for warning in ladder.forecast.warnings]
+    says += [f"Caution: {warning}." for warning in forecast.warnings]
     notes = (
         "A parameter moves if its spread, a fifth wider, excludes the starting law, with enough trials at two sizes. "
         "How the law is fitted: docs/ladder.md."
     )
-    return Section(title, "\n".join(says), table=build_forecast_rows(ladder), notes=notes)
+    return Section(title, "\n".join(says), table=build_forecast_rows(ladder, ladder.law, forecast), notes=notes)
 
 
 def _build_proof(ladder: Ladder) -> list[Section]:
@@ -61,9 +62,7 @@ def _draw_losses(ladder: Ladder, parameter: ScaledParameter) -> Figure:
         color = theme.COLORWAY[index % len(theme.COLORWAY)]
         objective = search.record.objective
         points = [
-            (trial.params[parameter.name], get_best_value(trial, objective), trial.number)
-            for trial in search.record.trials
-            if get_outcome(trial) == "completed"
+            (trial.params[parameter.name], get_best_value(trial, objective), trial.number) for trial in search.completed
         ]
         marker = {"color": color, "size": 7, "opacity": 0.7}
         hover = f"{search.name}, trial %{{customdata}}<br>%{{x:.3~g}}: %{{y:.4~g}}"
