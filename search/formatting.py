@@ -22,6 +22,11 @@ def format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def format_interval(low: float, high: float) -> str:
+    """Return an interval as 0.1234 to 0.1235."""
+    return f"{format_value(low)} to {format_value(high)}"
+
+
 def format_bytes(size: float) -> str:
     """Return a number of bytes as 1.5 GB."""
     unit = min(int(math.log10(max(size, 1)) / 3), 4)

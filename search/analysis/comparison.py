@@ -19,7 +19,7 @@ from searchlight.search.analysis.confirmation import Confirmation, describe_conf
 from searchlight.search.analysis.confirmed_best import confirm, get_confirmed_config
 from searchlight.search.analysis.timeline import running_time
 from searchlight.search.errors import UsageError
-from searchlight.search.formatting import format_change, format_duration, format_value, pluralize
+from searchlight.search.formatting import format_change, format_duration, format_interval, format_value, pluralize
 from searchlight.search.space.search_space import Parameter
 from searchlight.search.study.datasets import get_datasets
 from searchlight.search.study.record import SearchRecord
@@ -158,8 +158,7 @@ def _format_confirmed(confirmations: Sequence[Confirmation]) -> str:
     if len(confirmations) != 1:
         return "-"
     config = get_confirmed_config(confirmations[0])
-    low, high = map(format_value, config.interval)
-    return f"{format_value(config.mean)} ({low} to {high}), {describe_config(config.trial)}"
+    return f"{format_value(config.mean)} ({format_interval(*config.interval)}), {describe_config(config.trial)}"
 
 
 def build_config_rows(sides: Sequence[SearchCurve]) -> list[list[str]]:

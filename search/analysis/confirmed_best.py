@@ -13,7 +13,7 @@ from searchlight.search.analysis.confirmation import (
     describe_config,
     estimate_confirmation,
 )
-from searchlight.search.formatting import format_percent, format_value
+from searchlight.search.formatting import format_interval, format_percent, format_value
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
     WORSE,
@@ -124,19 +124,15 @@ def build_confirmation_rows(confirmation: Confirmation) -> list[list[str]]:
                 describe_config(config.trial),
                 str(len(config.values)),
                 format_value(config.mean),
-                _format_interval(config.interval),
+                format_interval(*config.interval),
                 "-" if config.difference is None else format_value(config.difference),
-                "-" if config.difference_interval is None else _format_interval(config.difference_interval),
+                "-" if config.difference_interval is None else format_interval(*config.difference_interval),
                 format_percent(config.probability_best),
                 "-" if beats is None else format_percent(beats),
             ]
         )
     columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _format_interval(interval: tuple[float, float]) -> str:
-    return f"{format_value(interval[0])} to {format_value(interval[1])}"
 
 
 def _select_completed(runs: Sequence[FrozenTrial]) -> list[FrozenTrial]:

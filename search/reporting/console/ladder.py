@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from searchlight.search.analysis.ladder import Ladder
-from searchlight.search.formatting import format_duration, format_value
+from searchlight.search.formatting import format_duration, format_interval, format_value
 from searchlight.search.reporting.console.tables import build_details, print_line
-from searchlight.search.scaling.law import Estimate, Forecast, ScalingLaw
+from searchlight.search.scaling.law import Forecast, ScalingLaw
 from searchlight.search.scaling.size import describe_size
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -25,8 +25,9 @@ def build_forecast_rows(ladder: Ladder, law: ScalingLaw, forecast: Forecast) -> 
         name, value = parameter.name, forecast.values[parameter.name]
         moves = "yes" if law.moves[name] else "not clearly" if law.trends[name] else "no"
         kind = ("exponent " if parameter.log else "slope ") if len(kinds) > 1 else ""
-        own = [f"{kind}{each.value:.3g} ({_format_interval(each)})" for each in law.exponents[name].values()]
-        rows.append([name, format_value(value.value), _format_interval(value), moves, *own])
+        estimates = [value, *law.exponents[name].values()]
+        (best, spread), *own = ((format_value(each.value), format_interval(each.low, each.high)) for each in estimates)
+        rows.append([name, best, spread, moves, *(f"{kind}{slope} ({around})" for slope, around in own)])
     rows += [[name, format_value(value), "-", "-", *["-"] * len(exponents)] for name, value in ladder.choices.items()]
     return rows
 
@@ -59,7 +60,3 @@ def print_ladder(console: Console, ladder: Ladder, left_out: Sequence[str], stop
     if ladder.proof is not None:
         print_line(console, ladder.proof.statement)
     return print_line(console, f"look: {page}")
-
-
-def _format_interval(estimate: Estimate) -> str:
-    return f"{estimate.low:.3g} to {estimate.high:.3g}"

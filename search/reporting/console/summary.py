@@ -36,6 +36,7 @@ from searchlight.search.config import SearchConfig
 from searchlight.search.formatting import (
     format_command,
     format_duration,
+    format_interval,
     format_trials,
     format_value,
     pluralize,
@@ -176,14 +177,11 @@ def _print_parameters(console: Console, record: SearchRecord, best: FrozenTrial)
 def _print_confirmed(console: Console, record: SearchRecord, confirmation: Confirmation, best: BestTrial) -> None:
     """Print the confirmed trial with its estimate, all compared configs, and its parameters."""
     config, metric = get_confirmed_config(confirmation), confirmation.objective.metric
-    low, high = map(format_value, config.interval)
     unit = dict(record.about.get("units", {})).get(metric, "")
     mean = f"{format_value(config.mean)}{f' ({unit})' if unit else ''}"
     seeds = pluralize(len(config.values), "new seed")
-    line = (
-        f"best: {describe_config(config.trial)}, {metric} {mean} estimated over {seeds}, 90 % interval {low} to {high}"
-    )
-    print_line(console, line, style="bold")
+    found = f"{metric} {mean} estimated over {seeds}, 90 % interval {format_interval(*config.interval)}"
+    print_line(console, f"best: {describe_config(config.trial)}, {found}", style="bold")
     lines = [f"  {confirmation.statement}"]
     trial = next((trial for trial in record.trials if trial.number == best.trial_id), None)
     if trial is not None:  # None: the search did not try the defaults, which are the answer

@@ -11,6 +11,7 @@ from searchlight.search.analysis.timeline import running_time
 from searchlight.search.formatting import (
     format_command,
     format_duration,
+    format_interval,
     format_value,
     join_words,
     pluralize,
@@ -99,9 +100,8 @@ def _collect_facts(record: SearchRecord) -> list[tuple[str, str]]:
     facts = [(f"best {objective.metric}", format_value(get_best_value(best, objective)) if best else "none")]
     if len(confirmed := confirm(record)) == 1:  # preferred to the gain of a single trial
         config = get_confirmed_config(confirmed[0])
-        low, high = map(format_value, config.interval)
         label = f"confirmed {objective.metric} of {describe_config(config.trial)} (90 % interval)"
-        facts.insert(0, (label, f"{format_value(config.mean)} ({low} to {high})"))
+        facts.insert(0, (label, f"{format_value(config.mean)} ({format_interval(*config.interval)})"))
         gain = None
     facts += [gain] if gain else []
     facts.append(("trials", str(len(record.trials))))

@@ -10,7 +10,7 @@ from plotly.graph_objects import Bar, Figure, Scatter
 
 from searchlight.search.analysis.importance import FEWEST, SHUFFLES, SURE, Importance, Importances, find_importances
 from searchlight.search.analysis.ranking import rank_trials
-from searchlight.search.formatting import format_percent, format_value, join_words, pluralize
+from searchlight.search.formatting import format_interval, format_percent, format_value, join_words, pluralize
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.axes import Axis, build_axes, robust_range
 from searchlight.search.reporting.html.template import Section
@@ -165,7 +165,7 @@ def describe_best_range(record: SearchRecord, axis: Axis, ranks: Mapping[int, fl
         if 2 * there > len(values):
             edge = f"most of them at the {name} end of the range, {format_value(end)}: search beyond it"
             return f"{axis.name}: {some} trials lie {between}, {edge}."
-    return f"{axis.name}: {some} trials lie {between}; {format_value(ends[0])} to {format_value(ends[1])} was searched."
+    return f"{axis.name}: {some} trials lie {between}; {format_interval(*ends)} was searched."
 
 
 def _format_rounded(value: float) -> str:
