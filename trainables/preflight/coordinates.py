@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from statistics import linear_regression
 from typing import Any
 
 import torch
@@ -54,27 +55,22 @@ def check_coordinates(
     modules = [name for name in next(iter(measured.values())) if all(name in own for own in measured.values())]
     if not modules:
         return [make_finding("not-audited", "sizes", "no module has outputs at all sizes")]
-    exponents = {name: _fit_exponent([(size, own[name]) for size, own in measured.items()]) for name in modules}
+    logs = [math.log(size) for size in measured]
+    exponents = {
+        name: linear_regression(logs, [math.log(max(own[name], 1e-30)) for own in measured.values()]).slope
+        for name in modules
+    }
     ends = min(measured), max(measured)
+    steep = sorted((name for name in modules if abs(exponents[name]) >= STEEP), key=lambda name: -abs(exponents[name]))
     found: list[Finding] = []
-    for name in sorted(exponents, key=lambda name: -abs(exponents[name])):
-        if abs(exponents[name]) >= STEEP and len(found) < MOST:
-            change = " to ".join(f"{measured[end][name]:.3g}" for end in ends)
-            figure = f"{change} from size {ends[0]:g} to {ends[1]:g}, exponent {exponents[name]:.2f}"
-            kind = "grows-with-size" if exponents[name] > 0 else "shrinks-with-size"
-            found.append(make_finding(kind, name, figure))
-    if not any(finding.name == "grows-with-size" for finding in found):
-        steepest = max(exponents.values())
-        figure = f"after {UPDATES} updates, the largest exponent of {len(modules)} modules is {steepest:.2f}"
+    for name in steep[:MOST]:
+        change = " to ".join(f"{measured[end][name]:.3g}" for end in ends)
+        figure = f"{change} from size {ends[0]:g} to {ends[1]:g}, exponent {exponents[name]:.2f}"
+        found.append(make_finding("grows-with-size" if exponents[name] > 0 else "shrinks-with-size", name, figure))
+    if (largest := max(exponents.values())) < STEEP:
+        figure = f"after {UPDATES} updates, the largest exponent of {len(modules)} modules is {largest:.2f}"
         found.append(make_finding("keeps-its-size", "activations", figure))
     return found
-
-
-def _fit_exponent(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of log(value) over log(size)."""
-    logs = [(math.log(size), math.log(max(value, 1e-30))) for size, value in points]
-    x, y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
-    return float(sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs))
 
 
 def _measure_size(load: Callable[[], type[Task[Any]]], values: dict[str, Any], context: Context) -> Sizes:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from searchlight.trainables.context import Context
+from searchlight.trainables.preflight import coordinates
 from searchlight.trainables.preflight.coordinates import SEEDS, UPDATES, check_coordinates
 from searchlight.trainables.task import Task, TaskConfig
 
@@ -65,6 +66,11 @@ def test_rates_that_fall_with_the_width_keep_the_activations():
     found = check(mup=True)
     assert "grows-with-size" not in {finding.name for finding in found}
     assert found[-1].name == "keeps-its-size"
+
+
+def test_growth_beyond_those_that_are_listed_is_not_denied(monkeypatch):
+    monkeypatch.setattr(coordinates, "MOST", 0)
+    assert check() == []
 
 
 @pytest.mark.parametrize("batch", [16, 32, 64])
