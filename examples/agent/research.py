@@ -25,7 +25,7 @@ def search(name, text, earlier=()):
     file = Path(f"{name}.py")
     file.write_text(text)
     config = SearchConfig(
-        task=f"{file}:Wave", name=name, trials=4, confirm=9, scheduler="asha", concurrency=1, warm_start=earlier,
+        task=f"{file}:Wave", name=name, trials=4, confirm=24, scheduler="asha", concurrency=1, warm_start=earlier,
         set={"precision": "fp32"},
     )  # fmt: skip
     result = run(config)
