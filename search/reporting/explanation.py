@@ -6,7 +6,6 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.confirmation import describe_config
-from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import SCHEMA
@@ -21,15 +20,14 @@ from searchlight.search.study.trial import get_confirming_run, get_reports, inte
 def explain_search(record: SearchRecord) -> dict[str, Any]:
     """Return as JSON where trials diverge or are infeasible, and whether the best one is shown to be real."""
     result = SearchResult.from_record(record)
-    best = find_confirmed_best(record, confirm(record))
-    if best is None:
+    if result.best is None:
         verdict = "no trial has a result yet"
     elif result.statement or result.unconfirmed:
         verdict = result.statement or f"the confirming runs show {result.unconfirmed}"
     else:
         verdict = (
-            f"trial {best.trial_id} has the best value of one training each. No confirming run has shown that it is "
-            "better under other seeds"
+            f"trial {result.best.trial_id} has the best value of one training each. No confirming run has shown that "
+            "it is better under other seeds"
         )
     return {
         "schema": SCHEMA,

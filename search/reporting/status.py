@@ -14,7 +14,7 @@ from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.space.constraints import Constraint
 from searchlight.search.steering.driver_state import SILENT_S, DriverState
 from searchlight.search.steering.region import parse_region
-from searchlight.search.steering.state import build_state, describe_author, is_of
+from searchlight.search.steering.state import SteeringState, build_state, describe_author, is_of
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import (
     get_best_value,
@@ -58,6 +58,7 @@ def build_status(record: SearchRecord, driver: DriverState | None = None) -> dic
     if driver is not None and driver.at < max((start for start, _ in record.drivers), default=0.0):
         driver = None  # of the driver before
     state, running = build_state(record.commands), is_running(record)
+    present = driver if running else None
     gpu_s = max(sum(map(gpu_seconds_used, record.all_trials)), driver.gpu_s if driver else 0.0)
     result = SearchResult.from_record(record)
     return {
@@ -69,18 +70,24 @@ def build_status(record: SearchRecord, driver: DriverState | None = None) -> dic
         "trials": len(record.trials),
         "gpu_hours": gpu_s / HOUR,
         "outcomes": Counter(map(get_outcome_so_far, record.trials)),
-        "budget": _build_budget(record, driver, gpu_s / HOUR),
+        "budget": _build_budget(record, state, driver, gpu_s / HOUR),
         "best": _build_best(result),
-        "unfinished": [_describe_unfinished(record, trial, driver) for trial in _list_unfinished(record)],
-        "waiting": [*_list_waiting(record, driver)] if running else [],
-        "expected_end": _build_end(driver) if running and state.pause is None else None,
-        "problems": [*_list_problems(record, result, driver)],
+        "unfinished": [
+            _describe_unfinished(record, trial, present, state.pause is not None)
+            for trial in record.all_trials
+            if not trial.state.is_finished()
+        ],
+        "waiting": [*_list_waiting(record, state, present)] if running else [],
+        "expected_end": _build_end(present) if state.pause is None else None,
+        "problems": [*_list_problems(record, result, present)],
     }
 
 
-def _build_budget(record: SearchRecord, driver: DriverState | None, gpu_hours: float) -> dict[str, Any]:
+def _build_budget(
+    record: SearchRecord, state: SteeringState, driver: DriverState | None, gpu_hours: float
+) -> dict[str, Any]:
     """Return what is used of each limit and what is left. A limit that there is not is None."""
-    config, state = record.about.get("config", {}), build_state(record.commands)
+    config = record.about.get("config", {})
 
     def compare(used: float | None, limit: float | None) -> dict[str, Any]:
         left = None if used is None or limit is None else max(0, limit - used)
@@ -114,38 +121,34 @@ def _build_best(result: SearchResult) -> dict[str, Any] | None:
     }
 
 
-def _list_unfinished(record: SearchRecord) -> list[FrozenTrial]:
-    return [trial for trial in record.all_trials if not trial.state.is_finished()]
-
-
-def _describe_unfinished(record: SearchRecord, trial: FrozenTrial, driver: DriverState | None) -> dict[str, Any]:
+def _describe_unfinished(
+    record: SearchRecord, trial: FrozenTrial, driver: DriverState | None, is_paused: bool
+) -> dict[str, Any]:
     epoch = max(intermediate_values(trial), default=0)
     is_live = None  # unknown, also of a trial that has gone on since the driver wrote
-    if driver is not None and is_running(record) and get_end_time(trial) <= driver.at:
+    if driver is not None and get_end_time(trial) <= driver.at:
         is_live = trial.number in driver.live
-    waits_for = _explain_wait(record, trial, epoch) if is_live is False else ""
     return {
         "trial": trial.number,
         "epoch": epoch,
         "value": _get_best(record, trial),
         "trains": is_live,
-        "waits_for": waits_for,
+        "waits_for": _explain_wait(record, trial, epoch, is_paused) if is_live is False else "",
     }
 
 
-def _explain_wait(record: SearchRecord, trial: FrozenTrial, epoch: int) -> str:
+def _explain_wait(record: SearchRecord, trial: FrozenTrial, epoch: int, is_paused: bool) -> str:
     """Return what a trial that no worker trains waits for."""
-    if build_state(record.commands).pause is not None:
+    if is_paused:
         return "the search to continue"
-    at_rung = record.unit == "epochs" and epoch in [*record.about.get("rungs", ())]
+    at_rung = record.unit == "epochs" and epoch in record.about.get("rungs", ())
     if is_confirming(trial) or not at_rung:
         return "free workers"
     return "a rank among the best at its rung, or free workers"
 
 
-def _list_waiting(record: SearchRecord, driver: DriverState | None) -> Iterator[str]:
+def _list_waiting(record: SearchRecord, state: SteeringState, driver: DriverState | None) -> Iterator[str]:
     """Yield what the search as a whole waits for."""
-    state = build_state(record.commands)
     if state.pause is not None:
         yield f"paused {describe_author(state.pause)}. Let it go on: searchlight continue {record.name}"
     if driver is not None and driver.waiting:
@@ -177,7 +180,7 @@ def _list_problems(record: SearchRecord, result: SearchResult, driver: DriverSta
     if lost:
         _, number, reason = max(lost)
         yield f"lost workers: {pluralize(len(lost), 'time')}, the last time those of trial {number}: {reason}"
-    if driver is not None and is_running(record):
+    if driver is not None:
         if (silent_s := time.time() - driver.at) > SILENT_S:
             age = f"{format_duration(silent_s)} old by this machine's clock"
             yield f"the driver's last word is {age}: it was killed or is cut off, unless the clocks differ"
