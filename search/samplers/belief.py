@@ -1,10 +1,11 @@
 """What a user believes about a parameter while the search runs: it fades, and results may contradict it."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -29,11 +30,15 @@ class RunningBelief(NamedTuple):
         """Return the share of proposals for trial `number` that have a value near the center."""
         return float(SHARE * 0.5 ** (max(0, number - self.since) / HALVED))
 
-    def is_near(self, value: Any, name: str, distribution: BaseDistribution) -> bool:
+    def build_test(self, distribution: BaseDistribution) -> Callable[[Any], bool]:
+        """Return a function that returns whether a value of the distribution is near the center."""
         if isinstance(distribution, CategoricalDistribution):
-            return bool(value == self.center)
-        transform = SearchSpaceTransform({name: distribution}, transform_0_1=True)
-        return bool(abs(transform.transform({name: value}) - transform.transform({name: self.center}))[0] <= NEAR)
+            return lambda value: bool(value == self.center)
+        assert isinstance(distribution, FloatDistribution | IntDistribution)
+        ((low, high),) = SearchSpaceTransform({"": distribution}).bounds
+        scale = math.log if distribution.log else float
+        center, width = scale(self.center), NEAR * (high - low)
+        return lambda value: bool(abs(scale(value) - center) <= width)
 
 
 def find_contradiction(
@@ -51,10 +56,11 @@ def find_contradiction(
     ended = [trial for trial in trials if trial.state in states and trial.number >= 0]  # not of earlier searches
     losses = _compute_losses(ended, direction)
     near, others = list[float](), list[float]()
+    build_test = functools.cache(belief.build_test)  # one for most searches, which may have thousands of trials
     for trial in ended:
         if name in trial.params and trial.number in losses:
-            side = near if belief.is_near(trial.params[name], name, trial.distributions[name]) else others
-            side.append(losses[trial.number])
+            is_near = build_test(trial.distributions[name])
+            (near if is_near(trial.params[name]) else others).append(losses[trial.number])
     if min(len(near), len(others)) < FEWEST:
         return ""
     from scipy.stats import mannwhitneyu  # half a second, which --help does not need
