@@ -66,9 +66,7 @@ def check_on_gpu(plan: SearchPlan) -> Audit:
         UsageError: The audit did not end in time.
     """
     request = replace(build_request(plan.space, plan.config.workers), is_gpu_only=True, wants_gpu=True)
-    keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0}
-    keywords["is_function"] = plan.source.task_class is None
-    return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)
+    return _run_without_gpu(plan, request)
 
 
 def check_sizes(plan: SearchPlan, sizes: Mapping[str, Mapping[str, float]]) -> Audit:
@@ -84,8 +82,12 @@ def check_sizes(plan: SearchPlan, sizes: Mapping[str, Mapping[str, float]]) -> A
         except ValidationError as error:
             raise UsageError(*format_validation_errors(error, "--sizes ")) from error
         configs.append((measure_size(size) ** (1 / len(size)), config.model_dump(mode="json")))
-    request = replace(build_request(plan.space, 1, is_quick=True), sizes=configs)
-    keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
+    return _run_without_gpu(plan, replace(build_request(plan.space, 1, is_quick=True), sizes=configs))
+
+
+def _run_without_gpu(plan: SearchPlan, request: AuditRequest) -> Audit:
+    keywords = {"reference": plan.source.reference, "request": asdict(request), "gpus": 0.0}
+    keywords["is_function"] = plan.source.task_class is None
     return _run_locally(plan.source, plan.config.model_copy(update={"gpus_per_worker": 0.0}), keywords)
 
 
