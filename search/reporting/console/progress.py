@@ -59,7 +59,6 @@ class LiveTable:
 
     objective: Objective
     trials: int  # the number of trials to start
-    unit: str = field(default="epochs", kw_only=True)  # of `expected` and `spent`
     expected: float | None  # the budget of all trials in the scheduler's unit; None if unknown
     budget_s: float | None = None  # the time limit of the search
     spent: Callable[[], float] = field(init=False)  # the used budget; default: an epoch per report
@@ -72,6 +71,7 @@ class LiveTable:
     confirming: set[int] = field(default_factory=set)  # trial numbers of confirming runs
     confirmed: int = 0  # ended confirming runs
     epochs: int = 0
+    unit: str = "epochs"  # of `expected` and `spent`
     bests: BestReports = field(init=False)
 
     def __post_init__(self) -> None:
