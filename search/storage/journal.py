@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 
 from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.folder.locations import list_searches
 from searchlight.search.storage.backend import StudyBackend, StudyStore, check_name, is_locked, lock_study_file
 from searchlight.trainables.filesystem.atomic_file import atomic_path
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -218,10 +219,7 @@ class JournalBackend(StudyBackend):
 
     def _suggest_name(self) -> str:
         """Return "Did you mean ...?" with the nearest name of a search beside this place, or ""."""
-        parent = self.place.parent
-        names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
-        names = [name for name in names if (parent / name / self.file_name).exists()]
-        near = difflib.get_close_matches(self.place.name, names, n=1)
+        near = difflib.get_close_matches(self.place.name, list_searches(self.place.parent), n=1)
         return f"Did you mean {near[0]}?" if near else ""
 
     def is_open(self) -> bool | None:
