@@ -101,21 +101,20 @@ def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
         return {}
     found: dict[str, tuple[str, str | None]] = {}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    is_final = not any(getattr(call.func, "attr", "") == "set_defaults" for call in calls)
-    for node in calls:
-        if getattr(node.func, "attr", "") == "add_argument":
-            given = {each.arg: each.value for each in node.keywords}
-            kind = given.get("type")
-            type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
-            default = _read_literal(given.get("default")) if is_final else None
-            for each in node.args:
-                if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    former_type, former = found.get(each.value, (type_name, default))
-                    found[each.value] = (
-                        type_name if type_name == former_type else "",
-                        default if default == former else None,
-                    )
+    is_final = not any(_get_method(call) == "set_defaults" for call in calls)
+    for call in (call for call in calls if _get_method(call) == "add_argument"):
+        given = {each.arg: each.value for each in call.keywords}
+        kind = given.get("type")
+        type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
+        default = _read_literal(given.get("default")) if is_final else None
+        for name in (str(each.value) for each in call.args if isinstance(each, ast.Constant)):
+            former_type, former = found.get(name, (type_name, default))
+            found[name] = (type_name if type_name == former_type else "", default if default == former else None)
     return found
+
+
+def _get_method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _read_literal(node: ast.expr | None) -> str | None:
