@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -12,6 +13,24 @@ from searchlight.search.reporting.console.tables import build_details, print_lin
 
 LAST_LINES = 10
 MOST_PROPOSED = 4
+
+
+class Source(NamedTuple):
+    """A place where a metric can be read.
+
+    Attributes:
+        option: "--metric" or "--metrics-file".
+        text: The value of the option.
+        name: The metric.
+        mode: "min" or "max", by its name.
+        is_held_out: Whether it is of data that no training uses, as far as that is known.
+    """
+
+    option: str
+    text: str
+    name: str
+    mode: str
+    is_held_out: bool
 
 
 def print_observation(console: Console, observation: Observation, objectives: Sequence[str]) -> bool:
@@ -65,17 +84,17 @@ def _propose_sources(console: Console, observation: Observation, missing: Sequen
         missing: The objectives of the user that were not heard, if any.
     """
     wanted = {_simplify(name): name for name in missing}
-    words: list[tuple[str, str, str, str, bool]] = []  # option, its value, objective, mode, whether it is held out
+    sources = list[Source]()
     for path, counts in observation.files.items():
         proposals = propose_objectives(counts)
         named = [each for each in proposals if each.rpartition(":")[0] in missing]
         for name, mode in (each.rsplit(":", 1) for each in (named or proposals[:1])):
-            words.append(("--metrics-file", f"{{trial_dir}}/{path}", name, mode, is_held_out(name)))
+            sources.append(Source("--metrics-file", f"{{trial_dir}}/{path}", name, mode, is_held_out(name)))
     for each in propose_patterns(observation.output):
         name = wanted.get(_simplify(each.name), each.name)
-        words.append(("--metric", f"{name}={each.pattern}", name, each.mode, each.is_held_out))
-    words.sort(key=lambda each: (each[2] not in missing, not each[4]))
-    if not words:
+        sources.append(Source("--metric", f"{name}={each.pattern}", name, each.mode, each.is_held_out))
+    sources.sort(key=lambda source: (source.name not in missing, not source.is_held_out))
+    if not sources:
         what = f"{join_words(missing)} was not" if missing else "no metric was"
         print_line(console, f"missing: {what} heard" if not observation.seen else f"missing: {what} found to judge by")
         for line in observation.output[-LAST_LINES:]:
@@ -86,12 +105,13 @@ def _propose_sources(console: Console, observation: Observation, missing: Sequen
             "e.g. --try-first 5m.",
         )
         return False
-    absent = {*missing} - {each[2] for each in words}
+    absent = {*missing} - {source.name for source in sources}
     print_line(console, f"{join_words(sorted(absent))} was not heard, but these are there:" if absent else "proposed:")
-    for option, text, name, mode, _ in words[:MOST_PROPOSED]:
-        print_line(console, f"  {option} {shlex.quote(text)} --objective {shlex.quote(f'{name}:{mode}')}")
+    for source in sources[:MOST_PROPOSED]:
+        objective = f"--objective {shlex.quote(f'{source.name}:{source.mode}')}"
+        print_line(console, f"  {source.option} {shlex.quote(source.text)} {objective}")
     if not missing:
-        _warn_of_training(console, *words[0][2:])
+        _warn_of_training(console, sources[0].name, sources[0].mode, sources[0].is_held_out)
     return not absent
 
 
