@@ -1,7 +1,7 @@
 """The table of simulated searches: a row per problem, side and seed, in a Parquet file."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,13 @@ from benchmarks.recording import describe_commit
 from benchmarks.search.peers import PEERS
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
-from benchmarks.search.problems.tables import build_from_table, list_tables
+from benchmarks.search.problems.tables import build_from_table, find_source, list_tables
 from benchmarks.search.simulator import simulate
 from benchmarks.search.strategies import SIDES
 from benchmarks.search.table import fill_table, load_table
+from benchmarks.search.warm_starts import WARM_STARTS
 
-ALL_SIDES = {**SIDES, **PEERS}
+ALL_SIDES = {**SIDES, **WARM_STARTS, **PEERS}
 GANGS = 8
 TRAININGS = 4  # full trainings per gang in the budget
 GANGS_OF = {8: 2, 32: GANGS, 128: GANGS}  # by the budget in full trainings
@@ -138,4 +139,12 @@ def _get_problems() -> dict[str, Problem]:
 
 @cache
 def _get_problem(folder: Path | None, name: str) -> Problem:
-    return build_from_table(list_tables(folder)[name]) if folder is not None else _get_problems()[name]
+    if folder is None:
+        return _get_problems()[name]
+    source = find_source(name, list_tables(folder))
+    return replace(_build(folder, name), source=None if source is None else _build(folder, source))
+
+
+@cache
+def _build(folder: Path, name: str) -> Problem:
+    return build_from_table(list_tables(folder)[name])

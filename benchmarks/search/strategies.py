@@ -3,7 +3,7 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch, optuna_search
 
-from benchmarks.search.problems.problems import OBJECTIVE, Problem
+from benchmarks.search.problems.problems import OBJECTIVE, Problem, Values
 from benchmarks.search.simulator import Job, Side
 from searchlight.search.config import SearchConfig
 from searchlight.search.execution.report_handler import SearchLimits
@@ -46,6 +47,8 @@ class Searchlight:
         trials: The largest number of trials.
         prefers_defaults: Whether the scheduler knows that the first trial has the defaults, and TPE compares trials
             where enough of them have been.
+        earlier: Trials of an earlier search, which the sampler learns from.
+        first: Configs that are tried after the defaults.
         options: Options of the search.
     """
 
@@ -53,17 +56,25 @@ class Searchlight:
     only_whole = False
 
     def __init__(
-        self, problem: Problem, seed: int, trials: int = UNLIMITED, prefers_defaults: bool = True, **options: Any
+        self,
+        problem: Problem,
+        seed: int,
+        trials: int = UNLIMITED,
+        prefers_defaults: bool = True,
+        earlier: Sequence[FrozenTrial] = (),
+        first: Sequence[Values] = (),
+        **options: Any,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, **{"scheduler": "hyperband", **options})
         beliefs = {name: Belief(value, "medium") for name, value in (problem.defaults or {}).items()}
         sampler = sampler_factory(config.sampler, seed, beliefs)
         has_defaults = problem.defaults is not None and prefers_defaults
         schedule = create_scheduler(config, problem.epochs, "min", seed=seed, starts_with_defaults=has_defaults)
-        study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")])
+        study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")], earlier)
         limits = SearchLimits(trials)
-        if problem.defaults is not None:
-            study.enqueue(dict(problem.defaults))
+        for config in (*([] if problem.defaults is None else [problem.defaults]), *first):
+            study.enqueue(dict(config))
+        self.study = study
         self._searcher = StudySearcher(study, problem.space, schedule, limits, Path("nowhere"), attempt="1")
         if not prefers_defaults:
             study.fewest_at_rung = 1

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 
 from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
-from benchmarks.search.problems.tables import RecordedTable, build_from_table, is_held_out
+from benchmarks.search.problems.tables import RecordedTable, build_from_table, find_source, is_held_out
 from benchmarks.search.recorded_noise import RecordedNoise
 from benchmarks.search.runs import ALL_SIDES
+from benchmarks.search.warm_starts import search_with_warm_start
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "recorded_tables.py"
 CONFIGS = np.array([[1e-3, 8, 0], [1e-1, 8, 1], [1e-1, 64, 0]])
@@ -104,6 +106,19 @@ def test_wrong_defaults_are_worse_than_good_ones():
 def test_side_tries_its_defaults_first(side):
     problem = next(problem for problem in list_problems() if problem.name == "cliff").give_defaults("wrong", 3)
     assert problem.defaults.items() <= ALL_SIDES[side](problem, 0).suggest().values.items()
+
+
+def test_warm_start_comes_from_a_table_of_the_same_family_and_side_of_the_split():
+    names = ["lcbench_2", "lcbench_3", "lcbench_4", "taskset_a"]
+    assert [find_source(name, names) for name in names] == ["lcbench_4", None, "lcbench_2", None]
+
+
+@pytest.mark.parametrize(("sign", "final"), [(1, 0.41), (-1, 0.8)])
+def test_warm_start_tries_what_its_source_shows_as_best(tmp_path, sign, final):
+    source = build_from_table(write_table(tmp_path, "taskset_b"))
+    problem = replace(build_from_table(write_table(tmp_path, "taskset_a")), source=source)
+    first = search_with_warm_start(problem, 0, sign).suggest()
+    assert problem.curve(first.values, np.random.default_rng(0)).final == pytest.approx(final)
 
 
 def run_script(*arguments):

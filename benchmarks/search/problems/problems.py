@@ -48,9 +48,9 @@ class Curve:
         return math.isnan(self.values[-1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """A search problem.
+    """A search problem. Two are never equal, so that results can be kept by problem.
 
     Attributes:
         held_out: Whether no choice of ours was based on its results.
@@ -59,6 +59,7 @@ class Problem:
             of any epoch can be used. "config": the value of the delivered config after all epochs. This is for
             problems without real training (`hartmann`), or with another evaluation in early epochs (`curriculum`).
         defaults: The config that every side tries first, or None if no side knows one.
+        source: Another problem with the same parameters, whose search a warm start learns from.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Problem:
     curve: Callable[[Values, np.random.Generator], Curve]
     delivered: Literal["checkpoint", "config"] = "checkpoint"
     defaults: Values | None = None
+    source: "Problem | None" = None
 
     @cached_property
     def seconds(self) -> float:

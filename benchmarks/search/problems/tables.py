@@ -7,7 +7,7 @@ recorded config.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +153,10 @@ def list_tables(folder: Path) -> Mapping[str, Path]:
     """Return the tables in `folder` that have curves of trainings, by name."""
     families = ("algoperf", "deepobs", "hporl", "lcbench", "taskset")
     return {file.stem: file for file in sorted(folder.glob("*.npz")) if file.stem.split("_")[0] in families}
+
+
+def find_source(name: str, names: Iterable[str]) -> str | None:
+    """Return the next table of the family and side of the split of table `name`, or None if there is no other."""
+    family = name.split("_")[0]
+    alike = sorted(o for o in names if o.split("_")[0] == family and is_held_out(o) == is_held_out(name))
+    return alike[(alike.index(name) + 1) % len(alike)] if len(alike) > 1 else None
