@@ -72,6 +72,7 @@ class LiveTable:
     confirmed: int = 0  # ended confirming runs
     epochs: int = 0
     unit: str = "epochs"  # of `expected` and `spent`
+    hours: str = "GPU-hours"  # that `gpu_time_left` is about
     bests: BestReports = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +131,7 @@ class LiveTable:
 
     def _render_summary(self, trained: int, waiting: int, speed: float) -> Iterable[Text]:
         ended = sum(self.ended.values())
-        parts = [f"{ended} of {self.trials} trials done", f"{trained} training"]
+        parts = [f"{ended} of {self.trials} trials done", f"{trained} running"]
         parts += [f"{waiting} waiting"] if waiting else []
         if self.confirming:
             of_all = f" of {self.confirming_runs}" if self.confirming_runs else ""
@@ -157,7 +158,7 @@ class LiveTable:
         spent, now = self.spent(), time.monotonic()
         ends = [] if self.budget_s is None else [(self.budget_s - (now - self._began), "its time limit")]
         if (gpu_time := self.gpu_time_left()) is not None:
-            ends.append((gpu_time, "the GPU-hours left, with as many trials at a time as now"))
+            ends.append((gpu_time, f"the {self.hours} left, with as many trials at a time as now"))
         if self.expected is not None and self._first is not None and spent > self._first[1]:
             took, since = now - self._first[0], spent - self._first[1]
             amounts = f"{format_amount(since)} {self.unit} took {format_duration(took)}"
@@ -224,7 +225,7 @@ class Progress(TrialCallback):
         board.spent = lambda: searcher.reports.spent
         board.live = lambda: searcher.study.live
         board.gpu_time_left = lambda: stoppers.estimate_time_left(len(searcher.study.live))
-        board.unit = unit_label(searcher.schedule.unit)
+        board.unit, board.hours = unit_label(searcher.schedule.unit), stoppers.hours
         expect = searcher.schedule.expected_cost
         to_confirm = 0.0 if board.expected is None else board.expected - expect(board.trials)
 
@@ -264,7 +265,7 @@ class Progress(TrialCallback):
         if changes.has_begun:
             parts = self._add_trial(trial)
             if has_lines:
-                self.say(f"trial {number:>3}  started   {'  '.join(parts)}")
+                self.say(f"trial {number:>3}  created   {'  '.join(parts)}")
         for epoch, report in changes.reports:
             self._board.record_report(number, epoch, report["metrics"], is_earlier, measure_violation(report))
             if has_lines:

@@ -54,11 +54,11 @@ def test_search_without_a_terminal_shows_plain_lines():
     shown.play()
     shown.trials.start(7, {"precision": "bf16", "lr": 0.01}, copied_from=3)
     assert shown.stream.getvalue().splitlines() == [
-        "trial   0  started   precision=bf16  lr=0.01",
+        "trial   0  created   precision=bf16  lr=0.01",
         "trial   0  epoch 1   val/loss 0.5",
         "trial   0  epoch 2   val/loss 0.75",
         "trial   0  diverged  val/loss is nan",
-        "trial   7  started   precision=bf16  lr=0.01  from trial 3",
+        "trial   7  created   precision=bf16  lr=0.01  from trial 3",
     ]
 
 
@@ -70,12 +70,12 @@ def test_confirming_run_is_shown_apart_from_the_trials():
     shown.trials.report(8, 1, {"val/loss": 0.01})
     shown.trials.end(8, "completed")
     assert shown.stream.getvalue().splitlines()[-3:] == [
-        "trial   8  started   confirms the defaults with seed 17",
+        "trial   8  created   confirms the defaults with seed 17",
         "trial   8  epoch 1   val/loss 0.01",
         "trial   8  completed",
     ]
     shown.progress._console.print(shown.progress._board)
-    assert "1 of 2 trials done, 0 training, 1 confirming runs done" in shown.stream.getvalue()
+    assert "1 of 2 trials done, 0 running, 1 confirming runs done" in shown.stream.getvalue()
     assert "best val/loss 0.01" not in shown.stream.getvalue(), "a confirming run is no trial"
 
 
@@ -134,14 +134,14 @@ def test_resumed_search_shows_what_its_driver_had_not():
         "trial   1  interrupted the search was stopped",
     ]
     shown.progress._console.print(shown.progress._board)
-    assert "2 of 2 trials done, 0 training\n1 diverged, 1 interrupted\n" in shown.stream.getvalue()
+    assert "2 of 2 trials done, 0 running\n1 diverged, 1 interrupted\n" in shown.stream.getvalue()
 
 
 def test_terminal_shows_ended_trials_above_the_live_table():
     text = Shown(terminal=True).play()
     assert "epoch 1 " not in text
     assert "0.5 after epoch 2  val/loss is nan  precision=bf16  lr=0.01\n" in text
-    assert text.index("1 of 2 trials done, 0 training") > text.index("after epoch 2")
+    assert text.index("1 of 2 trials done, 0 running") > text.index("after epoch 2")
 
 
 # A search as a process of its own: rich asks the standard streams of the process how large the terminal is.
@@ -265,7 +265,7 @@ def test_summary_tells_outcomes_and_the_last_failure(board):
         board.add_trial(number, {}, 9)
         board.end_trial(number, outcome, f"because of {number}")
     board.add_trial(3, {}, 9)
-    assert shown(board)[:3] == ["3 of 4 trials done, 1 training", "1 completed, 2 failed", "trial 2: because of 2"]
+    assert shown(board)[:3] == ["3 of 4 trials done, 1 running", "1 completed, 2 failed", "trial 2: because of 2"]
 
 
 def test_best_is_finite_and_of_a_trial_that_has_not_diverged(board):
@@ -285,7 +285,7 @@ def test_training_trials_have_rows_and_waiting_ones_are_counted(board):
         board.record_report(number, 2, {"val/score": 0.125, "time/samples_per_s": 600.0})
     board.live = lambda: {0, 2}
     lines = shown(board)
-    assert lines[0] == "0 of 4 trials done, 2 training, 1 waiting"
+    assert lines[0] == "0 of 4 trials done, 2 running, 1 waiting"
     assert lines[2].endswith(", 1,200 samples/s")
     assert [line.split() for line in lines[3:]] == [
         ["trial", "epoch", "val/score", "best", "scale", "lr"],
