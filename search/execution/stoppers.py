@@ -172,6 +172,7 @@ class Stoppers:
         patience: End the search after so many trials without a better value. See PatienceStopper.
         gpu_hours: End the search after so many GPU-hours. `check_gpu_hours` must be called regularly.
         gpus: The number of GPUs of one gang.
+        hours: What `gpu_hours` counts: without GPUs, these are "worker-hours".
         reserve: The share of the GPU-hours that is reserved for confirming runs.
         stop: Called with the reason, possibly several times.
         end_search: Called with the reason when only confirming runs may continue. Default: `stop`.
@@ -187,6 +188,7 @@ class Stoppers:
     patience: int | None = None
     gpu_hours: float | None = None
     gpus: float = 1.0
+    hours: str = "GPU-hours"
     reserve: float = 0.0
     stop: Callable[[str], None] = lambda reason: None
     end_search: Callable[[str], None] | None = None
@@ -304,7 +306,7 @@ class Stoppers:
         """Stop the search if all GPU-hours are used, or its trials if only the reserved ones are left."""
         if self.gpu_hours is None:
             return
-        reason, spent = f"{self.gpu_hours:g} GPU-hours", self.meter.total / (self.gpu_hours * HOUR)
+        reason, spent = f"{self.gpu_hours:g} {self.hours}", self.meter.total / (self.gpu_hours * HOUR)
         if spent >= 1:
             self.stop(reason)
         elif self.end_search is not None and spent >= 1 - self.reserve:

@@ -250,6 +250,7 @@ def build_stoppers(
         config.patience,
         config.gpu_hours,
         gpus=gpus,
+        hours="GPU-hours" if worker.get("GPU") else "worker-hours",
         reserve=RESERVE,
         stop=stop,
         end_search=stop.end_search if plan.confirmation else None,

@@ -33,6 +33,7 @@ class SearchView:
         takes_beliefs: Whether the sampler follows what commands say about parameters.
         list_tried: Returns the numbers of the trials of an author's points.
         count_gpu_hours: Returns the GPU-hours of these trials.
+        hours: What `count_gpu_hours` counts: without GPUs, these are "worker-hours".
     """
 
     space: Space
@@ -49,6 +50,7 @@ class SearchView:
     takes_beliefs: bool = False
     list_tried: Callable[[str], Sequence[int]] = lambda author: ()
     count_gpu_hours: Callable[[str], float] = lambda author: 0.0
+    hours: str = "GPU-hours"
 
     @property
     def state(self) -> SteeringState:
@@ -102,13 +104,13 @@ def _check_quota(command: Command, view: SearchView) -> None:
     taken = view.count_gpu_hours(command.author)
     if command.gpu_hours is not None and taken >= command.gpu_hours:
         raise UsageError(
-            f"trials of {command.author} must take at most {command.gpu_hours:g} GPU-hours, but took {taken:.3g}."
+            f"trials of {command.author} must take at most {command.gpu_hours:g} {view.hours}, but took {taken:.3g}."
         )
     own = view.list_tried(command.author)
     if command.gpu_hours is not None and (others := [n for n in command.args.get("trials", ()) if n not in own]):
         raise UsageError(
             f"{command.author} must {command.operation} trials of its own points only, because others do not count in "
-            f"its GPU-hours, but got {format_trials(others)}."
+            f"its {view.hours}, but got {format_trials(others)}."
         )
 
 

@@ -41,7 +41,7 @@ def test_search_follows_commands_through_a_kill(make_cli):
     wait_until(lambda: any(trial.params.get("lr") == 0.05 for trial in load_search(folder).trials), process)
     of_agent = Command("try", {"point": {"lr": 0.07}}, "agent:ann", gpu_hours=1e-4)
     assert RunningSearch(folder).send(of_agent, 300.0).answer.accepted
-    reason = "stopped by searchlight: trials of agent:ann have taken their 0.0001 GPU-hours"
+    reason = "stopped by searchlight: trials of agent:ann have taken their 0.0001 worker-hours"
     wait_until(lambda: any(t.user_attrs.get("reason") == reason for t in load_search(folder).trials), process)
     assert find_actors(process, "RayTrainWorker")
     assert steer(cli, "pause")[0] == 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from searchlight.search.analysis.ranking import has_gpu
 from searchlight.search.formatting import format_duration, format_trials, format_value
 from searchlight.search.reporting.status import describe_state
 from searchlight.search.space.fidelity import format_amount, unit_label
@@ -26,7 +27,7 @@ def describe_status(record: SearchRecord, status: Mapping[str, Any]) -> list[str
     state = "paused" if status["paused"] and status["running"] else describe_state(record)
     lines = [
         f"{record.name}: {state}; {outcomes}",
-        _describe_budget(status["budget"]),
+        _describe_budget(status["budget"], _takes_gpus(record)),
     ]
     if best := status["best"]:
         metric = record.objective.metric
@@ -47,13 +48,20 @@ def describe_status(record: SearchRecord, status: Mapping[str, Any]) -> list[str
     return [*lines, f"commands: {status['revision']}"]
 
 
-def _describe_budget(budget: Mapping[str, Any]) -> str:
+def _takes_gpus(record: SearchRecord) -> bool:
+    """Return whether trials take GPUs. Until a report tells, their time is told as that of workers, which is equal."""
+    return bool(record.about.get("config", {}).get("gpus_per_worker")) or has_gpu(record.all_trials)
+
+
+def _describe_budget(budget: Mapping[str, Any], takes_gpus: bool) -> str:
     def compare(name: str, format: Callable[[float], str]) -> str:
         used, limit, left = (budget[name][part] for part in ("used", "limit", "left"))
         return format(used) + ("" if limit is None else f" of {format(limit)}, {format(left)} left")
 
     parts = [f"trials {compare('trials', str)}"]
-    parts.append(f"GPU time {compare('gpu_hours', lambda hours: format_duration(3600 * hours))}")
+    parts.append(
+        f"{'GPU' if takes_gpus else 'worker'} time {compare('gpu_hours', lambda hours: format_duration(3600 * hours))}"
+    )
     if budget["seconds"]["used"] is not None:
         parts.append(f"time {compare('seconds', format_duration)}")
     if budget["concurrency"] is not None:

@@ -136,10 +136,14 @@ def test_gpu_hours_are_checked_until_the_search_ends(stop, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("workers", "worker", "gpus"),
-    [(4, {"CPU": 1.0, "GPU": 1.0}, 4), (1, {"CPU": 1.0, "GPU": 0.5}, 0.5), (2, {"CPU": 3.0}, 2)],
+    ("workers", "worker", "gpus", "hours"),
+    [
+        (4, {"CPU": 1.0, "GPU": 1.0}, 4, "GPU-hours"),
+        (1, {"CPU": 1.0, "GPU": 0.5}, 0.5, "GPU-hours"),
+        (2, {"CPU": 3.0}, 2, "worker-hours"),
+    ],
 )
-def test_gang_counts_its_gpus_or_else_its_workers(tmp_path, stop, workers, worker, gpus):
+def test_gang_counts_its_gpus_or_else_its_workers(tmp_path, stop, workers, worker, gpus, hours):
     given = {"task": "arc", "storage": str(tmp_path), "concurrency": "1", "gpu_hours": "2", "confirm": "0"}
     planned = replace(plan(load_config(given)), config=load_config({**given, "workers": str(workers)}))
     budget = build_stoppers(planned, worker, stop, print)
@@ -149,7 +153,7 @@ def test_gang_counts_its_gpus_or_else_its_workers(tmp_path, stop, workers, worke
     assert stop.reasons == []
     budget.meter.restore(1, 1.0)
     budget.check_gpu_hours()
-    assert stop.reasons == ["2 GPU-hours"]
+    assert stop.reasons == [f"2 {hours}"]
 
 
 def test_equal_failures_of_all_combinations_stop_the_search(tmp_path, stop):

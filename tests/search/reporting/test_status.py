@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from searchlight.search.analysis.ranking import GPU_MEMORY
 from searchlight.search.errors import UsageError
 from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.running_search import RunningSearch
@@ -11,7 +12,8 @@ from searchlight.search.reporting.status import build_status
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.driver_state import DriverState, read_state, write_state
 from searchlight.search.study.record import load_search
-from tests.search.execution.searcher_harness import end, report
+from searchlight.trainables.worker.messages import EpochReport
+from tests.search.execution.searcher_harness import end, hand_on, report
 from tests.search.output_schemas import check_output
 
 
@@ -40,8 +42,15 @@ def test_budget_is_what_the_driver_goes_by(running, tmp_path):
     assert status["budget"]["trials"] == {"used": 2, "limit": 8, "left": 6}
     assert status["budget"]["gpu_hours"] == {"used": 1.0, "limit": 3.0, "left": 2.0}
     assert status["budget"]["seconds"]["limit"] is None
-    assert "budget: trials 2 of 8, 6 left; GPU time 1:00:00 of 3:00:00, 2:00:00 left; time 0:0" in told
+    assert "budget: trials 2 of 8, 6 left; worker time 1:00:00 of 3:00:00, 2:00:00 left; time 0:0" in told
     assert "2 at a time" in told
+
+
+def test_time_of_trials_is_told_as_that_of_gpus_if_they_take_some(running, tmp_path):
+    assert "; worker time 0:00 of 2:00:00" in status_of(tmp_path)[1]
+    hand_on(running, "t1", EpochReport(1, {"val/loss": 0.5, GPU_MEMORY: 1.0}, "1.pt", {}))
+    running.study.commit()
+    assert "; GPU time 0:00 of 2:00:00" in status_of(tmp_path)[1]
 
 
 def test_budget_without_a_driver_is_that_of_the_config_and_of_commands(running, tmp_path):
