@@ -23,6 +23,10 @@ from searchlight.search.storage.database import DatabaseBackend
 ONE_CONNECTION: dict[str, Any] = {"poolclass": StaticPool}
 OPENING_S = 3.0  # the server may need a moment to see that an earlier driver is dead
 NEW_TABLES = "has_schema_privilege(current_schema(), 'CREATE')"
+IS_LOCKED = """SELECT EXISTS (
+    SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+    WHERE locktype = 'advisory' AND datname = current_database() AND ((classid::bigint << 32) | objid::bigint) = :key
+)"""
 # With these, the server notices within a minute that a driver's machine is gone.
 KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
@@ -33,6 +37,18 @@ class PostgresBackend(DatabaseBackend):
     driver = "postgresql+psycopg"
     example = "postgresql://host/database"
     defaults = {"connect_timeout": "10", "application_name": f"searchlight on {socket.gethostname()}"}  # noqa: RUF012
+
+    def is_open(self) -> bool | None:
+        """Return whether a driver holds the lock. None: it was killed, or takes the lock again with its next write."""
+        with self.usage_errors():
+            engine = sqlalchemy.create_engine(self.engine_url)
+            try:
+                with engine.connect() as connection:
+                    return (
+                        connection.execute(text(IS_LOCKED), {"key": _compute_lock_key(self.name)}).scalar_one() or None
+                    )
+            finally:
+                engine.dispose()
 
     def check(self) -> None:
         super().check()

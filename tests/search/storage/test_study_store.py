@@ -268,6 +268,16 @@ def test_connection_cut_at_any_moment_costs_nothing(server, database, folder):
     store.close()
 
 
+@pytest.mark.parametrize("url", KINDS, indirect=True)
+def test_driver_that_has_the_study_open_is_known(folder, url, tmp_path):
+    _, store = create_study(keep(folder, url), RandomSampler, [VAL_LOSS], url=url)
+    _, other = create_study(keep(tmp_path / "other", url), RandomSampler, [VAL_LOSS], url=url)
+    assert load_search(folder).is_open is True
+    store.close()
+    assert not load_search(folder).is_open, "another search does not count"
+    other.close()
+
+
 def test_study_outlives_its_database_unless_it_is_taken_over(server, database, folder, monkeypatch):
     study, store = create_study(keep(folder, database), RandomSampler, [VAL_LOSS], url=database)
     play(study)
