@@ -71,7 +71,7 @@ def _create(operation: str) -> click.Command:
 def _build_parameter(name: str, argument: Argument) -> click.Parameter:
     """Return the parameter of the command line for an argument: an option, if it is a flag or a number."""
     kind, option = argument.type, f"--{name.replace('_', '-')}"
-    if kind is str:
+    if kind in (str, str | int):
         return click.Argument([name])
     if kind == list[int]:
         return click.Argument([name], nargs=-1, required=True, type=int)

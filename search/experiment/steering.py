@@ -179,7 +179,7 @@ class Steering:
                 stopped = self._state.get_reasons("stop")
                 own = [number for number in self._list_tried(author) if number not in stopped]
                 if own := [number for number in own if self._study.get_trial(number).state == TrialState.RUNNING]:
-                    why = f"trials of {author} have taken their {quota:g} GPU-hours"
+                    why = f"trials of {author} have taken their {quota:g} {self._limits.stoppers.hours}"
                     self._apply(Command("stop", {"trials": own}, DRIVER, why))
 
     def _list_tried(self, author: str) -> list[int]:
@@ -200,7 +200,8 @@ class Steering:
         if command.operation == "undo":
             ids = {str(entry.revision): entry.command.id for entry in self.log}
             ids |= {id: id for id in ids.values()}
-            return replace(command, args={"command": ids.get(command.args["command"], command.args["command"])})
+            named = str(command.args["command"])
+            return replace(command, args={"command": ids.get(named, named)})
         if (told := command.args.get("point")) is None:
             return command
         point = parse_named_point(self._space, {name: value for name, value in told.items() if value is not None})
@@ -251,6 +252,7 @@ class Steering:
             confirming_runs={run.number for run in runs},
             list_tried=self._list_tried,
             count_gpu_hours=self._count_gpu_hours,
+            hours=self._limits.stoppers.hours,
             takes_beliefs=self._study.takes_beliefs,
         )
         try:

@@ -80,5 +80,8 @@ OPERATIONS: Mapping[str, Operation] = {
         "End the trials at their next rung or report, and confirm the best ones.",
         {"confirm": Argument(int | None, "By at most so many confirming runs.")},
     ),
-    "undo": Operation("Take back COMMAND, by its id or number in the log.", {"command": Argument(str)}, undo=True),
+    "undo": Operation(
+        "Take back COMMAND, by its id or number in the log.",
+        {"command": Argument(str | int)}, undo=True,
+    ),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 from ray.tune.search import Searcher
 
 from searchlight.search.execution.confirmation import ConfirmationPlan
@@ -128,10 +129,13 @@ def test_later_range_of_a_parameter_replaces_the_earlier_one(driver):
     assert 0.5 <= driver.searcher.suggest("t0")["segment"].config["lr"] <= 0.9
 
 
-def test_undone_region_is_proposed_again(driver):
+@pytest.mark.parametrize(
+    "by", [lambda given: given.id, lambda given: "1", lambda given: 1], ids=["id", "text", "number"]
+)
+def test_undone_region_is_proposed_again(driver, by):
     given = Command("avoid", {"region": "lr>=0.02"})
     driver.apply(given)
-    driver.give("undo", command=given.id)
+    driver.give("undo", command=by(given))
     assert any(driver.searcher.suggest(f"t{number}")["segment"].config["lr"] > 0.02 for number in range(3))
 
 
