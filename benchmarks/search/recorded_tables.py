@@ -2,6 +2,8 @@
 
     python benchmarks/search/recorded_tables.py --problems-from FOLDER [--seeds 20] [--sides hyperband,random]
 
+Without --problems-from, the problems are those of benchmarks/search/search_quality.py.
+
 Time is simulated, as in benchmarks/search/search_quality.py. A side is written as NAME or NAME@DEFAULTS: each searcher
 first tries the config that it is given, and PriorBand also has it as a prior. Ratios are those of single searches with
 the same seed. Each search is stored in --runs, and searches in that file are not run again.
@@ -21,6 +23,7 @@ from benchmarks.recording import create_parser, print_progress, print_result
 from benchmarks.search.comparison import MEASURES, Pair, bootstrap, count_wins, get_single_ratio
 from benchmarks.search.peers import require_hash_seed
 from benchmarks.search.problems.problems import DEFAULTS, Problem
+from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.problems.tables import build_from_table, list_tables
 from benchmarks.search.runs import ALL_SIDES, GANGS_OF, Key, Row, add_rows, run_search
 
@@ -53,7 +56,7 @@ def compare(
 
     `against` "best peer" is the side of each table, among the others, with the lowest geometric mean of final regrets.
     """
-    families = {name: [p for p in problems if p.name.startswith(f"{name}_")] for name in _list_families(problems)}
+    families = {name: [p for p in problems if p.name.split("_")[0] == name] for name in _list_families(problems)}
     for family, chosen in {**families, "all": list(problems)}.items():
         pairs = [_pair(problem, found, side, against) for problem in chosen]
         row: Figures = {"side": side, "against": against, "tables": family, "of": len(pairs)}
@@ -83,7 +86,7 @@ def _pair(problem: Problem, found: dict[tuple[str, str], list[Row]], side: str, 
 
 def main() -> None:
     parser = create_parser(__doc__)
-    parser.add_argument("--problems-from", type=Path, required=True, metavar="FOLDER", help="the folder of the tables")
+    parser.add_argument("--problems-from", type=Path, metavar="FOLDER", help="the folder of the tables")
     parser.add_argument("--problems", default="all", help="all, development, held-out, or names separated by commas")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--budgets", default="8,32", help=f"full trainings, of {', '.join(map(str, GANGS_OF))}")
@@ -92,13 +95,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
-    problems = [build_from_table(file) for file in list_tables(given.problems_from).values()]
+    folder = given.problems_from
+    problems = list_problems() if folder is None else [*map(build_from_table, list_tables(folder).values())]
     if given.problems in ("development", "held-out"):
         problems = [problem for problem in problems if problem.held_out == (given.problems == "held-out")]
     elif given.problems != "all":
         problems = [problem for problem in problems if problem.name in given.problems.split(",")]
     if not problems:
-        sys.exit(f"--problems-from must have the tables of --problems, but {given.problems_from} has none of them.")
+        sys.exit(
+            f"--problems-from must have the tables of --problems, but {folder or 'this project'} has none of them."
+        )
     sides = {text: parse_side(text) for text in given.sides.split(",")}
     budgets = [int(budget) for budget in given.budgets.split(",")]
     if unknown := set(budgets) - GANGS_OF.keys():
@@ -112,7 +118,7 @@ def main() -> None:
         for name in names
         for side, defaults in sides.values()
     ]
-    search = partial(run_search, folder=given.problems_from)
+    search = partial(run_search, folder=folder)
     rows = {row.key: row for row in add_rows(given.runs, keys, given.processes, search=search, say=print_progress)}
     figures: dict[str, Any] = {"revisions": sorted({row.revision for row in rows.values()}), "measures": []}
     figures["revisions"] = [{"revision": each} for each in figures["revisions"]]

@@ -21,6 +21,7 @@ from benchmarks.search.simulator import Job, Side
 from searchlight.search.config import SearchConfig
 from searchlight.search.execution.report_handler import SearchLimits
 from searchlight.search.execution.searcher import StudySearcher
+from searchlight.search.samplers.belief import RunningBelief
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.mixture import Belief
 from searchlight.search.schedulers.factory import create_scheduler
@@ -108,6 +109,27 @@ class Searchlight:
         return SegmentEnd("diverged", f"{OBJECTIVE} is nan after epoch {epoch}")
 
 
+class Believing(Searchlight):
+    """Searchlight with `mixture`, whose user believes at the start in a point that is `shift` off the optimum.
+
+    As in a search, a belief that results contradict is dropped.
+    """
+
+    def __init__(self, problem: Problem, seed: int, shift: float) -> None:
+        super().__init__(problem, seed, sampler="mixture")
+        point = problem.find_point(shift, seed)
+        self._study = self._searcher.study
+        self._study.beliefs = {name: RunningBelief(value, 0) for name, value in point.items()}
+
+    def report(self, job: Job, epoch: int, value: float) -> bool:
+        goes_on = super().report(job, epoch, value)
+        if not goes_on or epoch == job.until:
+            dropped = self._study.find_contradictions()
+            beliefs = self._study.beliefs.items()
+            self._study.beliefs = {name: belief for name, belief in beliefs if name not in dropped}
+        return goes_on
+
+
 @dataclass(frozen=True)
 class TuneTrial:
     """The attributes of a trial that Tune's schedulers read."""
@@ -174,6 +196,9 @@ SIDES: dict[str, Make] = {
     "hyperband": lambda problem, seed: Searchlight(problem, seed, sampler="tpe"),
     "hyperband-plain": lambda problem, seed: Searchlight(problem, seed, sampler="tpe", prefers_defaults=False),
     "hyperband-mixture": lambda problem, seed: Searchlight(problem, seed, sampler="mixture"),
+    "believe-optimum": lambda problem, seed: Believing(problem, seed, 0.0),
+    "believe-near": lambda problem, seed: Believing(problem, seed, 0.1),
+    "believe-wrong": lambda problem, seed: Believing(problem, seed, 0.5),
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
     "asha-stop": lambda problem, seed: Searchlight(problem, seed, scheduler="asha-stop"),
     "median": lambda problem, seed: Searchlight(problem, seed, scheduler="median"),

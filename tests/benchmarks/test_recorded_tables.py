@@ -16,6 +16,7 @@ from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.problems.tables import RecordedTable, build_from_table, find_source, is_held_out
 from benchmarks.search.recorded_noise import RecordedNoise
 from benchmarks.search.runs import ALL_SIDES
+from benchmarks.search.simulator import simulate
 from benchmarks.search.warm_starts import search_with_warm_start
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "recorded_tables.py"
@@ -102,6 +103,26 @@ def test_wrong_defaults_are_worse_than_good_ones():
     assert cliff.give_defaults("wrong", 0).defaults != cliff.give_defaults("wrong", 1).defaults
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.1, 0.5])
+def test_point_lies_so_far_from_the_optimum(shift):
+    cliff = next(problem for problem in list_problems() if problem.name == "cliff")
+    point, optimum = cliff.find_point(shift, 1), cliff.optimum
+    assert abs(math.log10(point["lr"] / optimum["lr"])) == pytest.approx(5 * shift, abs=1e-9)
+    assert abs(point["curriculum"] - optimum["curriculum"]) == pytest.approx(shift, abs=1e-9)
+    assert (point["precision"] == optimum["precision"]) == (shift < 0.5)
+    ends = [cliff.curve(values, np.random.default_rng(0)).final - cliff.best for values in (point, optimum)]
+    assert ends[1] < 0.01
+    assert (ends[0] > 0.02) == (shift > 0)
+
+
+@pytest.mark.parametrize(("side", "lasts"), [("believe-optimum", True), ("believe-wrong", False)])
+def test_belief_lasts_unless_results_contradict_it(side, lasts):
+    crossing = next(problem for problem in list_problems() if problem.name == "crossing")
+    believing = ALL_SIDES[side](crossing, 0)
+    simulate(believing, crossing, 8, 4 * crossing.seconds, 0)
+    assert ("lr" in believing._study.beliefs) == lasts
+
+
 @pytest.mark.parametrize("side", ["hyperband", "ray", "random", "optuna-hyperband"])
 def test_side_tries_its_defaults_first(side):
     problem = next(problem for problem in list_problems() if problem.name == "cliff").give_defaults("wrong", 3)
@@ -130,6 +151,8 @@ def test_folder_without_tables_is_told(tmp_path):
     ran = run_script("--problems-from", tmp_path, "--runs", tmp_path / "runs.parquet")
     assert ran.returncode == 1
     assert f"but {tmp_path} has none of them" in ran.stderr
+    ran = run_script("--problems", "clif", "--runs", tmp_path / "runs.parquet")
+    assert "but this project has none of them" in ran.stderr
 
 
 @pytest.mark.slow

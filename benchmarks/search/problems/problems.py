@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 import optuna
+from optuna.distributions import CategoricalDistribution
 
 from benchmarks.search.problems import curves, hartmann
+from searchlight.search.private_api import SearchSpaceTransform
 from searchlight.search.samplers.perturbation import resample
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.trainables.task import TaskConfig
@@ -22,6 +24,7 @@ from searchlight.trainables.task import TaskConfig
 Values = Mapping[str, Any]
 OBJECTIVE = "val/loss"
 EPOCH_S = 60.0
+OPTIMIZED = 5000  # random configs, whose best one counts as the optimum
 RANKED = 200  # random configs, among which good and wrong defaults are chosen
 QUANTILES = {"good": 0.02, "wrong": 0.9}
 DEFAULTS = ("none", "documented", *QUANTILES)
@@ -97,6 +100,31 @@ class Problem:
         configs = [self.space.choose(lambda p: resample(p.distribution, random)) for _ in range(RANKED)]
         finals = [min(self.curve(config, draw).final, self.worst) + 1e-9 * draw.random() for config in configs]
         return replace(self, defaults=configs[int(np.argsort(finals)[int(QUANTILES[quality] * RANKED)])])
+
+    @cached_property
+    def optimum(self) -> dict[str, Any]:
+        """The best of OPTIMIZED random configs by its value after all epochs."""
+        draw, random = np.random.default_rng(0), Random(0)
+        configs = (self.space.choose(lambda p: resample(p.distribution, random)) for _ in range(OPTIMIZED))
+        return min(configs, key=lambda config: self.curve(config, draw).final)
+
+    def find_point(self, shift: float, seed: int) -> dict[str, Any]:
+        """Return the optimum with each number moved by `shift` of its range. From 0.5 on, choices are others, too."""
+        random, moved = Random(seed), self.optimum
+        for parameter in self.space.parameters:
+            name, distribution = parameter.name, parameter.distribution
+            if name not in moved or distribution.single():
+                continue
+            if isinstance(distribution, CategoricalDistribution):
+                others = [choice for choice in distribution.choices if choice != moved[name]]
+                moved = {**moved, name: random.choice(others) if shift >= 0.5 else moved[name]}
+                continue
+            transform = SearchSpaceTransform({name: distribution}, transform_0_1=True)
+            place = transform.transform({name: moved[name]})
+            up = random.random() < 0.5 if shift <= min(place[0], 1 - place[0]) else bool(place[0] < 0.5)
+            place[0] = np.clip(place[0] + (shift if up else -shift), 0.0, 1.0)
+            moved = {**moved, name: transform.untransform(place)[name]}
+        return moved
 
     def can_deliver(self, curve: Curve) -> bool:
         """Return whether a trial with this `curve`, which has a finite report, delivers something.
