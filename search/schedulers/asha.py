@@ -29,7 +29,7 @@ class ASHAScheduler(RungScheduler):
             return segment
         if may_start:
             return Segment("new", None, 0, self.rungs[0])
-        return self.promote_to_finish_one(trials)
+        return self.promote_to_finish_one(trials) or self.promote_leader(trials)
 
     def is_paused_at_rung(self, trial: TrialProgress) -> bool:
         return trial.current_rung(self.rungs) is not None
@@ -55,6 +55,20 @@ class ASHAScheduler(RungScheduler):
             return None
         for rung, above in self._list_rung_pairs():
             for trial in self.rank_trials(trials, rung):
+                if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
+                    return Segment("promoted", trial.number, trial.epoch, above)
+        return None
+
+    def promote_leader(self, trials: Sequence[TrialProgress]) -> Segment | None:
+        """Promote a trial that waits at a rung and is the best of all that reached it, the highest rung first.
+
+        So no search ends before the end of what may be its best trial, although too few trials have reached the rung.
+        Return None if a trial is running.
+        """
+        if any(trial.state == "running" for trial in trials):
+            return None
+        for rung, above in self._list_rung_pairs():
+            for trial in self.rank_trials(trials, rung)[:1]:
                 if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
                     return Segment("promoted", trial.number, trial.epoch, above)
         return None

@@ -106,7 +106,7 @@ class HyperBandScheduler(SchedulerTraits):
         for bracket, own in brackets:  # a trial that another bracket trained fully was selected among fewer trials
             if segment := bracket.promote_to_finish_one(own):
                 return segment
-        return None
+        return self.brackets[0].promote_leader(trials)  # of all brackets, since each alone may have too few trials
 
     def _continue_defaults(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Return the next segment of the first trial if it waits at a rung and is in the better half, or None.

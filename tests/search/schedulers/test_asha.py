@@ -49,6 +49,12 @@ CASES = {
     "last: highest rung": ([standing(0, 0.2), standing(1, 0.1, 0.1, 0.1)], False, continues(1, 3)),
     "last: next best continues": ([standing(0, 0.1, state="ended"), *TWO], False, continues(1, 1)),
     "last: one is complete": ([standing(0, *[0.1] * 9, state="ended"), *TWO], False, None),
+    "last: the best at a rung": ([standing(0, *[0.25] * 9, state="ended"), *TWO], False, continues(1, 1)),
+    "last: it waits for those that run": (
+        [standing(0, *[0.25] * 9, state="ended"), standing(1, 0.2), standing(2, state="running")],
+        False,
+        None,
+    ),
     "last: one finished early": ([ENDED_EARLY, *TWO], False, None),
     "last: another still runs": ([standing(0, 0.2), standing(1, state="running")], False, None),
 }

@@ -64,6 +64,15 @@ def test_best_of_each_bracket_runs_to_its_end():
     assert NINE.next_action(trials, may_start=False) is None
 
 
+def test_best_of_all_brackets_at_a_rung_runs_to_its_end():
+    low, high = numbers_in(0)[:2], numbers_in(1)[0]
+    completed = [standing(low[0], *[0.3] * 9, state="ended"), standing(high, *[0.4] * 9, state="ended")]
+    trials = [*completed, standing(low[1], 0.2)]
+    assert NINE.next_action(trials, may_start=False) == Segment("promoted", low[1], 1, 3)
+    trials = [*completed, standing(low[1], 0.2, 0.2, 0.45)]  # another one is better at the rung
+    assert NINE.next_action(trials, may_start=False) is None
+
+
 def test_expected_cost_is_that_of_all_brackets_together():
     counts = [sum(NINE.get_bracket(n) is bracket for n in range(17)) for bracket in NINE.brackets]
     costs = [bracket.expected_cost(count) for bracket, count in zip(NINE.brackets, counts, strict=True)]
