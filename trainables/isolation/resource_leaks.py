@@ -34,6 +34,7 @@ LASTING_PROCESSES = (
 )
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/memfd:")
 RAY_SESSION = "/session_20"  # part of the path of each file of Ray
+CLEAR_CUBLAS = "_cuda_clearCublasWorkspaces"  # a function of torch, which builds for the CPU do not have
 
 
 class ResourceLeaks:
@@ -114,6 +115,8 @@ def release_free_memory() -> None:
             ctypes.CDLL(None).malloc_trim(0)
     if is_cuda_in_use():
         with suppress(RuntimeError):  # an error of a kernel, which a probe of the device shows
+            # cuBLAS's workspace may lie in a large block that the trial has freed, which else cannot be released.
+            getattr(private_api.torch_c, CLEAR_CUBLAS)()
             torch.cuda.empty_cache()
             torch.accelerator.empty_host_cache()  # pinned memory, of checkpoints and data loaders
 

@@ -1,6 +1,7 @@
 """Measure what an epoch takes of its machine."""
 
 import multiprocessing
+import threading
 import time
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pynvml
 import pytest
 import torch
 
+from searchlight.trainables.isolation.resource_leaks import release_free_memory
 from searchlight.trainables.training import resource_usage
 from searchlight.trainables.training.resource_usage import (
     CLEAR,
@@ -94,6 +96,22 @@ def test_gpu_memory_is_that_of_its_tensors():
     del block
     assert usage.measure()[GPU_MEMORY] == pytest.approx(before + 0.25, abs=0.01)
     assert 0 <= usage.measure()[GPU] <= 100
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_that_a_trial_freed_is_released_from_under_a_workspace_of_cublas():
+    """A thread that first multiplies, as backward does, gets its workspace in the block that was freed."""
+    device = torch.device("cuda", 0)
+    release_free_memory()
+    before = torch.cuda.memory_reserved()
+    block = torch.empty(2**30, dtype=torch.uint8, device=device)
+    del block
+    square = torch.ones(64, 64, device=device)
+    thread = threading.Thread(target=lambda: square @ square)
+    thread.start()
+    thread.join()
+    release_free_memory()
+    assert torch.cuda.memory_reserved() < before + 2**29
 
 
 def test_ranks_add_up_cpu_and_take_the_largest_memory():

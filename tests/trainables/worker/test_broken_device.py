@@ -33,6 +33,7 @@ def broken(monkeypatch):
     monkeypatch.setattr(resource_leaks, "is_cuda_in_use", lambda: True)
     for name in ("empty_cache", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, fail)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", fail, raising=False)
     monkeypatch.setattr(trial_runner.TrialTrainer, "close", fail)
 
 
