@@ -68,7 +68,7 @@ def is_done(path: Path, device: torch.device) -> bool:
 
 def run_steps(steps: list[Step], folder: Path, arguments: str, device: torch.device, minutes: float) -> list[str]:
     """Run the steps that are not done within `minutes`. Return a line for each step that failed or is left."""
-    start, remaining = time.monotonic(), []
+    start, remaining, is_begun = time.monotonic(), [], False
     for step in steps:
         if is_done(folder / f"{step.name}.json", device):
             continue
@@ -76,9 +76,10 @@ def run_steps(steps: list[Step], folder: Path, arguments: str, device: torch.dev
             print(f"{step.name}: left out, since {', '.join(missing)} is not installed", flush=True)
             continue
         left = 60 * minutes - (time.monotonic() - start)
-        if left < min(step.seconds, 60 * minutes):
+        if left < step.seconds and is_begun:  # the first one may begin, else it never could
             remaining.append(f"{step.name}: is left")
             continue
+        is_begun = True
         print(f"== {step.command}{arguments}", flush=True)
         outcome, seconds = run(Benchmark(step.arguments + arguments, step.seconds), folder, left)
         print(f"   {seconds:.0f} s  {outcome}", flush=True)
