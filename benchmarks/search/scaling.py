@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 from benchmarks.recording import create_parser, print_progress, print_result
 from searchlight.search.scaling.fit import SizedRun, fit_law
 from searchlight.search.scaling.law import ScaledParameter
-from searchlight.search.scaling.proposals import propose
 
 DEVELOPMENT = ("steplaw_dense", "marin_kron", "marin_nadamw")
 HELD_OUT = ("steplaw_moe", "marin_cautious", "marin_sophia")
@@ -125,7 +124,7 @@ def climb(sources: Sequence[Cell], budget: float, exponents: Any, seed: int) -> 
             chosen = random.choice(len(cell.runs), count, replace=False).tolist()
         else:
             small = min((run for run in runs), key=lambda run: (run.size["N"] * run.size["D"], run.loss))
-            points = [small.values, *propose(law, cell.size, 4 * count)]
+            points = [small.values, *law.propose(cell.size, 4 * count)]
             chosen = list(dict.fromkeys(cell.find_nearest(point) for point in points))[:count]
         for rate, batch, loss in cell.runs[chosen]:
             runs.append(SizedRun(cell.size, {"lr": float(rate), "batch": float(batch)}, float(loss)))

@@ -11,12 +11,10 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.trial import FrozenTrial
 
 from searchlight.search.analysis.best_trials import find_incumbent
-from searchlight.search.analysis.confirmation import Confirmation
 from searchlight.search.analysis.confirmed_best import confirm
 from searchlight.search.formatting import format_change, format_value
 from searchlight.search.scaling.fit import SizedRun, fit_law
 from searchlight.search.scaling.law import ScaledParameter, ScalingLaw
-from searchlight.search.scaling.proposals import propose
 from searchlight.search.scaling.size import Size, describe_size, measure_size
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_best_value, get_outcome, gpu_seconds_used
@@ -68,34 +66,31 @@ class Proof:
         unscaled_at: The smallest size, whose best setting was tried unchanged.
         predicted: The value of the setting that the law of the smaller sizes predicted.
         unscaled: The value of the best setting of the smallest size. None: it diverged or failed.
-        best: The best value at the largest size.
-        confirmation: The runs of these settings under new seeds, whose defaults are the unscaled setting.
     """
 
     search: SizedSearch
     unscaled_at: str
     predicted: float
     unscaled: float | None
-    best: float
-    confirmation: Confirmation | None
 
     @property
     def statement(self) -> str:
         """What the largest size shows, as a sentence."""
-        metric, at = self.search.record.objective.metric, describe_size(self.search.size)
-        text = f"at {at}, the setting that the law of the smaller sizes predicts has {metric} "
-        text += format_value(self.predicted)
-        if self.unscaled is None:
-            text += f"; the best one of {self.unscaled_at}, unchanged, has no result"
+        record, unscaled = self.search.record, self.unscaled
+        text = f"at {describe_size(self.search.size)}, the setting that the law of the smaller sizes predicts has "
+        text += (
+            f"{record.objective.metric} {format_value(self.predicted)}; the best one of {self.unscaled_at}, unchanged, "
+        )
+        if unscaled is None:
+            text += "has no result"
         else:
-            word = "loses" if self.search.record.objective.is_better(self.predicted, self.unscaled) else "gains"
-            change = format_change(self.unscaled, self.predicted)
-            text += f"; the best one of {self.unscaled_at}, unchanged, has {format_value(self.unscaled)}: "
-            text += f"it {word} {change}" if self.unscaled != self.predicted else "the same"
-        text += f". The best of {len(self.search.record.trials)} trials has {format_value(self.best)}"
-        if self.confirmation is not None:
-            unchanged = f"the unchanged setting of {self.unscaled_at}"
-            text += f". Under new seeds: {self.confirmation.statement.replace('the defaults', unchanged)}"
+            word = "loses" if record.objective.is_better(self.predicted, unscaled) else "gains"
+            change = f"it {word} {format_change(unscaled, self.predicted)}"
+            text += f"has {format_value(unscaled)}: {change if unscaled != self.predicted else 'the same'}"
+        text += f". The best of {len(record.trials)} trials has {format_value(self.search.best_value)}"
+        for confirmation in confirm(record)[:1]:  # of the first objective, whose defaults are the unscaled setting
+            told = confirmation.statement.replace("the defaults", f"the unchanged setting of {self.unscaled_at}")
+            text += f". Under new seeds: {told}"
         return text
 
 
@@ -142,14 +137,10 @@ class Ladder:
         *before, search = self.searches
         unchanged, *others = search.record.about.get("first", ()) or [{}]
         # The predicted point follows the unchanged one, unless both are the same.
-        is_same = replace(self, searches=before).predict_point(search.size) == unchanged
+        is_same = replace(self, searches=before).propose(search.size, 1) == [unchanged]
         unscaled = search.find_value(unchanged)
         predicted = unscaled if is_same or not others else search.find_value(others[0])
-        if predicted is None or search.best_value is None:
-            return None
-        confirmations = confirm(search.record)
-        confirmation = confirmations[0] if len(confirmations) == 1 else None
-        return Proof(search, before[0].name, predicted, unscaled, search.best_value, confirmation)
+        return Proof(search, before[0].name, predicted, unscaled) if predicted is not None else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the sizes, the law, the setting for the target, and the proof as plain values."""
@@ -196,29 +187,20 @@ class Ladder:
         """The best values of the smallest size that has any, searched parameters alone."""
         return dict(self._bests[0].params) if self._bests else {}
 
-    def build_points(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
-        """Return at most `count` points for `size` beside the unscaled one: the predicted one, then its neighbors.
+    def propose(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
+        """Return at most `count` points for `size` inside of the search space: the predicted one, then its neighbors.
 
-        Parameters that are no numbers have the best values of the largest size so far.
+        Parameters that are no numbers have the best values of the largest size so far. Without a law, there are no
+        points.
         """
-        points: list[dict[str, Any]] = []
-        for point in self._propose(size, count + 1):
-            if point not in points and point != self.unscaled:
-                points.append(point)
-        return points[:count]
-
-    def predict_point(self, size: Mapping[str, float]) -> dict[str, Any] | None:
-        """Return the predicted point for `size` inside of the search space, or None without a law."""
-        return next(iter(self._propose(size, 1)), None)
-
-    def _propose(self, size: Mapping[str, float], count: int) -> list[dict[str, Any]]:
         if self.law is None or not self._bests:
             return []
         largest = self._bests[-1]
-        return [
-            largest.params | {name: snap(largest.distributions[name], each) for name, each in values.items()}
-            for values in propose(self.law, size, count)
-        ]
+        points: list[dict[str, Any]] = []
+        for values in self.law.propose(size, count):
+            snapped = {name: snap(largest.distributions[name], value) for name, value in values.items()}
+            points += [point] if (point := largest.params | snapped) not in points else []
+        return points
 
     def estimate_cost(self, size: Mapping[str, float]) -> float | None:
         """Return the expected GPU-seconds of a trial at `size` from those of the sizes so far, or None if unknown.
@@ -240,30 +222,22 @@ class Ladder:
     def plan_points(self, size: Mapping[str, float], seconds: float) -> tuple[list[dict[str, Any]], str]:
         """Return the points for `size` beside the unscaled one, or none and why the size cannot be searched.
 
+        With the unscaled one, they are as many as the trials of the smallest size, halved with each further size. But
+        they are two for each parameter and two more if that size had as many. The budget may allow fewer.
+
         Args:
             seconds: What the size may take in GPU-seconds, or infinity.
         """
-        count = self.count_trials(size, len(self.searches[0].record.trials), seconds)
+        first, cost = len(self.searches[0].record.trials), self.estimate_cost(size)
+        count = max(min(2 * len(self.parameters) + 2, first), first // 2 ** len(self.searches), FEWEST)
+        count = count if cost is None else int(min(count, seconds / cost))
         if count < FEWEST:
             return [], f"the GPU-hours allow no {FEWEST} trials at {describe_size(size)}"
         if self.law is None:
             return [], "no number is searched in all trials"
-        points = self.build_points(size, count - 1)
+        points = [point for point in self.propose(size, count) if point != self.unscaled][: count - 1]
         reason = f"the law has no other values for {describe_size(size)} than the unchanged ones"
         return points, "" if points else reason
-
-    def count_trials(self, size: Mapping[str, float], first: int, seconds: float) -> int:
-        """Return the number of trials at `size`, as far as they are affordable.
-
-        They are `first`, halved with each size, but not fewer than two for each parameter and two more.
-
-        Args:
-            first: The number of trials at the smallest size.
-            seconds: What the size may take in GPU-seconds, or infinity.
-        """
-        wanted = max(min(2 * len(self.parameters) + 2, first), first // 2 ** len(self.searches), FEWEST)
-        cost = self.estimate_cost(size)
-        return wanted if cost is None else int(min(wanted, seconds / cost))
 
 
 def snap(distribution: BaseDistribution, value: float) -> Any:

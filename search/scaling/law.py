@@ -16,6 +16,8 @@ WIDER = 1.2  # how much wider the spread of a slope must be to show a move: see 
 FEWEST_RUNS = 4  # at each of two sizes that show a move
 EDGE = 0.03  # share of a range that counts as its edge
 FAR = 10.0  # factor of extrapolation above which the law is not trusted
+NEAREST, FARTHEST = 0.06, 0.25  # distance of proposed neighbors, in searched ranges
+SAME = 0.02  # proposals that are closer in each parameter are one
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,26 @@ class ScalingLaw:
         places = zip(self.parameters, position, *ends, strict=True)
         values = {parameter.name: Estimate.build(*map(parameter.from_share, place)) for parameter, *place in places}
         return Forecast(size, values, tuple(self._find_warnings(size, position)))
+
+    def propose(self, size: Mapping[str, float], count: int) -> list[dict[str, float]]:
+        """Return at most `count` settings to run at `size`, inside of the searched ranges, in the order of their use.
+
+        They are the predicted optimum, and for each parameter a smaller and a larger value. The remaining ones are
+        drawn around the optimum. The distance of neighbors is half the spread of the bootstrap samples, within limits.
+        """
+        positions = np.clip(self.locate(size), 0.0, 1.0)
+        center = positions[0]
+        low, high = np.quantile(positions[1:], INTERVAL, axis=0)
+        step = np.clip((high - low) / 2, NEAREST, FARTHEST)
+        random = np.random.default_rng(0)
+        points = [center, *(center + sign * step * axis for axis in np.eye(len(center)) for sign in (-1.0, 1.0))]
+        points += [center + step * random.uniform(-1.5, 1.5, len(center)) for _ in range(4 * count)]
+        chosen: list[Array] = []
+        for point in (np.clip(point, 0.0, 1.0) for point in points):
+            if len(chosen) < count and not any((np.abs(point - other) < SAME).all() for other in chosen):
+                chosen.append(point)
+        named = (zip(self.parameters, point.tolist(), strict=True) for point in chosen)
+        return [{parameter.name: parameter.from_share(share) for parameter, share in each} for each in named]
 
     def locate(self, size: Mapping[str, float]) -> Array:
         """Return the optimum at `size` as positions in the ranges, (draws + 1, parameters)."""

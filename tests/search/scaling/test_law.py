@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from searchlight.search.scaling.fit import SizedRun, fit_law
 from searchlight.search.scaling.law import ScaledParameter
-from searchlight.search.scaling.proposals import propose
 
 LR = ScaledParameter("lr", 1e-4, 1e-1, log=True)
 DECAY = ScaledParameter("decay", 0.0, 1.0)
@@ -154,7 +153,7 @@ def test_size_must_have_all_names_and_be_positive():
 @given(seed=st.integers(0, 100), count=st.integers(1, 14))
 def test_proposals_are_distinct_and_in_range(seed, count):
     law = fit_law(ladder(-1.0, seed=seed, noise=0.01), [LR, DECAY], draws=10)
-    points = propose(law, {"width": 2048}, count)
+    points = law.propose({"width": 2048}, count)
     assert 1 <= len(points) <= count
     assert all(p.low * 0.999 <= point[p.name] <= p.high * 1.001 for point in points for p in (LR, DECAY))
     assert len({tuple(point.values()) for point in points}) == len(points)
