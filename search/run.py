@@ -22,7 +22,7 @@ from searchlight.search.command.options import LAUNCHERS
 from searchlight.search.config import load_config
 from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
-from searchlight.search.folder.locations import parse_storage
+from searchlight.search.folder.locations import list_sized_searches, parse_storage
 from searchlight.search.formatting import join_words
 from searchlight.search.option import option_name, parse_duration
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters
@@ -240,7 +240,7 @@ def resume_search(name: str, as_json: bool, options: Mapping[str, Any]) -> None:
     from searchlight.search.experiment import ladder, runner  # imports the task's libraries
 
     location = parse_storage(given.pop("storage", None) or "runs") / name
-    if ladder.is_ladder(location):
+    if list_sized_searches(location):
         if given:
             names = join_words([option_name(key) for key in given])
             raise UsageError(f"--resume must come without {names}, because {name} has several searches.")

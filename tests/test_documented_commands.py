@@ -92,6 +92,7 @@ def test_command_of_a_page_fits_the_program(script, text, folder, monkeypatch):
     monkeypatch.setattr(runner, "run", check)
     monkeypatch.setattr(runner, "plan", check)
     monkeypatch.setattr(runner, "resume", check_resumed)
+    monkeypatch.setattr(run, "list_sized_searches", lambda _: [])  # the buckets of the pages do not exist
     for module in (run, cli):
         monkeypatch.setattr(module, "print_searches", lambda *_: None)
     for command in (report.main, cli.print_best):

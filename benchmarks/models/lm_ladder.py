@@ -34,7 +34,7 @@ FIRST_SEED = 1000  # of the comparison, which no search uses
 
 def search_ladder(folder: Path, widths: str, trials: int, fixed: Mapping[str, str]) -> ladder.LadderResult:
     """Return the result of the searches at all widths, of which those that ended are not run again."""
-    if ladder.is_ladder(folder / "ladder"):
+    if (folder / "ladder").exists():
         return ladder.resume(folder / "ladder")
     config = {**build_options(folder, "ladder", fixed), "sizes": f"width={widths}", "trials": trials, "confirm": 0}
     return ladder.run(SearchConfig(**config))

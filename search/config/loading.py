@@ -119,18 +119,20 @@ def build_resume_config(metadata: Mapping[str, Any], location: StoragePath, give
         "name": location.name,
         "quiet": False,
     }
-    path, _, name = before["task"].rpartition(":")
-    if path.endswith(".py"):
-        before["task"] = f"{_find_task_file(Path(path), local_path_of(location) / 'code')}:{name}"
+    before["task"] = locate_task(before["task"], location)
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
 
 
-def _find_task_file(path: Path, code: Path) -> Path:
-    """Return the present file of a task that was at `path`, or its copy in `code` if there is none any more.
+def locate_task(task: str, location: StoragePath) -> str:
+    """Return `task` with the present path of its file, or of the copy that `location` keeps if there is none any more.
 
     Raises:
         UsageError: Both are missing.
     """
+    before, _, name = task.rpartition(":")
+    if not before.endswith(".py"):
+        return task
+    path, code = Path(before), local_path_of(location) / "code"
     file = locate_file(path)
     found = file if file.is_file() else find_copy(code, path)
     if found is None:
@@ -139,7 +141,7 @@ def _find_task_file(path: Path, code: Path) -> Path:
         raise UsageError(
             f"task must be a file that exists, but there is no {file}, and no copy of it in {code}. {remedy}."
         )
-    return found
+    return f"{found}:{name}"
 
 
 def to_yaml(config: SearchConfig) -> str:

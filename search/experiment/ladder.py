@@ -5,7 +5,8 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optuna.distributions import FloatDistribution, IntDistribution
@@ -14,32 +15,36 @@ from rich.console import Console
 from searchlight.search.analysis.ladder import Ladder, SizedSearch
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
-from searchlight.search.config.loading import load_config, resolve_config, to_yaml
+from searchlight.search.config.loading import load_config, locate_task, resolve_config, to_yaml
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.experiment import runner
+from searchlight.search.experiment.opening import storage_errors
 from searchlight.search.experiment.plan import build_plan, build_space
-from searchlight.search.experiment.task_files import resolve_task
+from searchlight.search.experiment.task_files import copy_code, resolve_task
 from searchlight.search.folder.locations import LADDER, check_location
+from searchlight.search.folder.uploader import Uploader
+from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
 from searchlight.search.scaling.size import RESOURCES, Size, convert_whole, describe_size, get_measures
+from searchlight.search.storage.backend import lock_study_file
 from searchlight.search.study.record import load_search
 from searchlight.search.task_source import TaskSource
 from searchlight.trainables.filesystem.atomic_file import write_atomic
-from searchlight.trainables.filesystem.paths import StoragePath, may_exist
+from searchlight.trainables.filesystem.paths import StoragePath, remove_tree
 
 PAGE, RESULT = "ladder.html", "ladder.json"
 HOUR = 3600.0
 INTERRUPTIONS = ("interrupted", "time budget")
 
 
-@dataclass(frozen=True)
+@dataclass
 class LadderResult:
-    """The result of searches at several sizes.
+    """The result of searches at several sizes, as far as they have come.
 
     Attributes:
-        results: The result of each search, from small to large.
+        ladder: The searches, from small to large, with their law.
         left_out: The sizes that the budget did not allow.
         ended: The names of the sizes that a resume leaves as they are.
         stopped: Why the ladder ended early, or "".
@@ -47,10 +52,9 @@ class LadderResult:
 
     name: str
     ladder: Ladder
-    results: list[SearchResult] = field(repr=False)
-    left_out: list[str]
-    ended: list[str]
-    stopped: str
+    left_out: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    stopped: str = ""
 
     @property
     def is_interrupted(self) -> bool:
@@ -73,11 +77,15 @@ def run(
     """
     config = resolve_config(config)
     check_location(config.storage, config.name)
-    config = _check(config)
-    config.path.mkdir(parents=True, exist_ok=True)
-    # `to_yaml` leaves out the name, which is that of the folder.
-    write_atomic(config.path / LADDER, to_yaml(config))
-    return _climb(config, console, show)
+    config, source = _check(config)
+    with working_copy(config.path) as folder:
+        uploader = Uploader(folder, config.path)
+        with storage_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            copy_code(source, folder)  # a resume elsewhere begins further sizes with it
+            # `to_yaml` leaves out the name, which is that of the folder.
+            write_atomic(folder / LADDER, to_yaml(config))
+        return _Climber(config, uploader, console).climb(show)
 
 
 def resume(
@@ -88,26 +96,22 @@ def resume(
     Raises:
         UsageError: They cannot be resumed.
     """
-    values = read_yaml((location / LADDER).read_text(encoding="utf-8"))
-    given = {**values, "name": location.name, "storage": location.parent}
-    return _climb(load_config(given), console, show)
+    with downloaded_copy(location) as folder:
+        values = read_yaml((folder / LADDER).read_text(encoding="utf-8"))
+        if not values.get("command"):
+            values["task"] = locate_task(values["task"], location)
+        config = load_config({**values, "name": location.name, "storage": location.parent})
+        return _Climber(config, Uploader(folder, location), console).climb(show)
 
 
-def is_ladder(location: StoragePath) -> bool:
-    """Return whether the folder `location` has searches at several sizes."""
-    return may_exist(location / LADDER, in_bucket=False)
-
-
-def _check(config: SearchConfig) -> SearchConfig:
-    """Return the config with its task resolved, once each size was seen to be one that the task takes.
+def _check(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
+    """Return the config with its task resolved, and the task, once it was seen that the task takes each size.
 
     Raises:
         UsageError: The task refuses a size, it is searched, or a name is taken.
     """
     if not config.sizes:
         raise UsageError("--sizes must be given, e.g. --sizes width=64,128,256.")
-    if config.local_path != config.path:
-        raise UsageError(f"--sizes must come with a --storage on a disk, but got {config.storage}.")
     if config.once or config.scheduler_class.makes_copies or config.warm_start:
         raise UsageError("--sizes must come without --once, --warm-start and a scheduler that copies trials.")
     config, source = resolve_task(config)
@@ -125,7 +129,7 @@ def _check(config: SearchConfig) -> SearchConfig:
         problems += [f"{rule} {name!r}. {suggest_nearest(name, numbers)}" for name in unknown]
     if problems:
         raise UsageError(*problems)
-    return config
+    return config, source
 
 
 def _check_size(config: SearchConfig, name: str, size: Size, source: TaskSource) -> set[str]:
@@ -161,63 +165,72 @@ def _build_config(config: SearchConfig, name: str, size: Mapping[str, float], **
 class _Climber:
     """Runs the searches of a ladder, each with what those before it have shown."""
 
-    def __init__(self, config: SearchConfig, console: Console) -> None:
-        self.config, self.console = config, console
-        self.target = get_measures(config.target or [*config.sizes.values()][-1])
-        self.ladder = Ladder((), self.target, config.exponents)
-        self.results: list[SearchResult] = []
-        self.left_out: list[str] = []
-        self.ended: list[str] = []
-        self.stopped = ""
+    def __init__(self, config: SearchConfig, uploader: Uploader, console: Console | None) -> None:
+        self.config, self.uploader, self.console = config, uploader, console or create_console(sys.stderr)
+        target = get_measures(config.target or [*config.sizes.values()][-1])
+        self.result = LadderResult(config.name, Ladder((), target, config.exponents))
         self._start = time.monotonic()
 
-    def climb(self) -> None:
-        """Search at each size that the budget allows, until the user or the time ends it."""
-        ended = _read_ended(self.config.path)
-        for index, (name, size) in enumerate(self.config.sizes.items()):
-            child = _build_config(self.config, name, size)
-            if self.stopped:
-                self.left_out.append(name)
-            elif name in ended and (child.path / "search.yaml").exists():
-                self._record(name, get_measures(size), SearchResult.from_record(load_search(child.path)))
-            else:
-                self._climb_to(index, name, size)
-            write_atomic(self.config.path / RESULT, json.dumps(self.result.as_json(), indent=1))
+    def climb(self, show: Callable[[LadderResult], None]) -> LadderResult:
+        """Search at each size that the budget allows, until the user or the time ends it. Show the result."""
+        folder, result = self.config.local_path, self.result
+        with ExitStack() as services:
+            if folder == self.config.path:
+                services.enter_context(closing(lock_study_file(folder / f"{LADDER}.lock", self.config.name)))
+            before = folder / RESULT
+            ended = json.loads(before.read_text(encoding="utf-8"))["ended"] if before.exists() else []
+            for name, size in self.config.sizes.items():
+                self._publish()  # first, so that the options are stored before a search begins
+                if result.stopped:
+                    result.left_out.append(name)
+                elif searched := self._search(name, size, name in ended):
+                    self._record(name, get_measures(size), searched)
+                write_atomic(folder / RESULT, json.dumps(result.as_json(), indent=1))
+            if result.ladder.searches:
+                from searchlight.search.reporting.html.ladder import render_ladder  # importing plotly takes a while
 
-    @property
-    def result(self) -> LadderResult:
-        """What the searches so far have shown."""
-        return LadderResult(self.config.name, self.ladder, self.results, self.left_out, self.ended, self.stopped)
+                write_atomic(folder / PAGE, render_ladder(self.config.name, result.ladder))
+            self._publish()
+        show(result)
+        return result
 
-    def _climb_to(self, index: int, name: str, size: Size) -> None:
-        config, measures, is_last = self.config, get_measures(size), index == len(self.config.sizes) - 1
-        child = _build_config(config, name, size)
-        spent = sum(search.gpu_seconds for search in self.ladder.searches)
+    def _search(self, name: str, size: Size, has_ended: bool) -> SearchResult | None:
+        """Return the result at a size: that of before if it `has_ended`. Return None if the budget allows no search."""
+        config, measures, ladder = self.config, get_measures(size), self.result.ladder
+        child, is_last = _build_config(config, name, size), name == [*config.sizes][-1]
+        has_begun = (child.path / "search.yaml").exists()
+        if has_begun and has_ended:
+            return SearchResult.from_record(load_search(child.path))
+        spent = sum(search.gpu_seconds for search in ladder.searches)
         limits = limit_size(config, spent, time.monotonic() - self._start, is_last)
-        if (child.path / "search.yaml").exists():
-            return self._record(name, measures, runner.resume(child.name, child.storage, limits, self.console))
+        if has_begun:
+            return runner.resume(child.name, child.storage, limits, self.console)
+        remove_tree(child.path)  # of a driver that was killed before its search began
         options: dict[str, Any] = {**limits, "confirm": config.confirm if is_last else 0}
-        if index:
-            points, self.stopped = self.ladder.plan_points(measures, limits.get("gpu_hours", math.inf) * HOUR)
-            if self.stopped:
-                self.left_out.append(name)
+        if ladder.searches:
+            points, self.result.stopped = ladder.plan_points(measures, limits.get("gpu_hours", math.inf) * HOUR)
+            if self.result.stopped:
+                self.result.left_out.append(name)
                 return None
-            options |= {"trials": 1 + len(points), "try_": points, "defaults": self.ladder.unscaled}
+            options |= {"trials": 1 + len(points), "try_": points, "defaults": ladder.unscaled}
         self._say(f"size {describe_size(measures)}: {pluralize(options.get('trials', config.trials), 'trial')}")
-        result = runner.run(_build_config(config, name, size, **options), self.console)
-        return self._record(name, measures, result)
+        return runner.run(_build_config(config, name, size, **options), self.console)
 
-    def _record(self, name: str, size: Size, result: SearchResult) -> None:
-        self.results.append(result)
-        search = SizedSearch(name, size, result.searched)
-        self.ladder = Ladder((*self.ladder.searches, search), self.target, self.config.exponents)
-        if reasons := [each for each in INTERRUPTIONS if each in result.reasons]:
-            self.stopped = reasons[0]
+    def _record(self, name: str, size: Size, searched: SearchResult) -> None:
+        result, search = self.result, SizedSearch(name, size, searched.searched)
+        result.ladder = replace(result.ladder, searches=(*result.ladder.searches, search))
+        if reasons := [each for each in INTERRUPTIONS if each in searched.reasons]:
+            result.stopped = reasons[0]
         else:
-            self.ended.append(name)
-            self.stopped = "" if result.best is not None else f"no trial at {name} has a result"
+            result.ended.append(name)
+            result.stopped = "" if searched.best is not None else f"no trial at {name} has a result"
         if search.best is not None:
             self._say(f"size {name} took {format_duration(search.gpu_seconds)} of all workers")
+
+    def _publish(self) -> None:
+        """Copy the files of the ladder to where it lies."""
+        with storage_errors():
+            self.uploader.copy()
 
     def _say(self, line: str) -> None:
         if not self.config.quiet:
@@ -238,22 +251,3 @@ def limit_size(config: SearchConfig, spent: float, seconds: float, is_last: bool
     if config.time_budget is not None:
         limits["time_budget"] = max(1.0, config.time_budget - seconds)
     return limits
-
-
-def _read_ended(folder: StoragePath) -> list[str]:
-    """Return the names of the sizes that had ended before a resume. Their trials stay as they are."""
-    if not may_exist(folder / RESULT, in_bucket=False):
-        return []
-    ended: list[str] = json.loads((folder / RESULT).read_text(encoding="utf-8"))["ended"]
-    return ended
-
-
-def _climb(config: SearchConfig, console: Console | None, show: Callable[[LadderResult], None]) -> LadderResult:
-    climber = _Climber(config, console or create_console(sys.stderr))
-    climber.climb()
-    if climber.ladder.searches:
-        from searchlight.search.reporting.html.ladder import render_ladder  # importing plotly takes a while
-
-        write_atomic(config.path / PAGE, render_ladder(config.name, climber.ladder))
-    show(climber.result)
-    return climber.result

@@ -65,16 +65,19 @@ def resolve_place(name: str, storage: StoragePath) -> StoragePath:
     return place
 
 
-def list_ladders(storage: StoragePath) -> list[str]:
-    """Return the names under which searches at several sizes have their result in `storage`, in order."""
-    return sorted(path.parent.name for path in storage.glob(f"*/{LADDER}")) if isinstance(storage, Path) else []
-
-
 def list_sized_searches(place: StoragePath) -> list[str]:
-    """Return the names of the searches at several sizes whose result is in the folder `place`, or none."""
-    if not isinstance(place, Path) or not (place / LADDER).is_file():
+    """Return the names of the searches at several sizes whose result is in the folder `place`, or none.
+
+    Raises:
+        UsageError: The place cannot be read.
+    """
+    try:
+        sizes = read_yaml((place / LADDER).read_text(encoding="utf-8"))["sizes"]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [f"{place.name}-{size}" for size in read_yaml((place / LADDER).read_text(encoding="utf-8"))["sizes"]]
+    except OSError as error:
+        raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
+    return [f"{place.name}-{size}" for size in sizes]
 
 
 def parse_warm_start_source(text: str, storage: StoragePath) -> str:

@@ -112,13 +112,14 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
     """Print a line for each search in `storage`, the newest last, or all searches as one JSON list."""
     from searchlight.search.analysis.best_trials import count_outcomes
     from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
-    from searchlight.search.folder.locations import list_ladders, list_searches, list_sized_searches
+    from searchlight.search.folder.locations import list_searches, list_sized_searches
     from searchlight.search.study.record import load_search
 
     try:
         if storage.exists() and not storage.is_dir():
             raise UsageError(f"--storage must be a folder, but {storage} is a file.")
         names = list_searches(storage)
+        others = sorted({place.name for place in storage.iterdir()} - {*names}) if storage.is_dir() else []
     except OSError as error:
         raise UsageError(f"--storage must be a place that can be read, but {error}.") from error
     searches: list[dict[str, Any]] = []
@@ -131,8 +132,8 @@ def print_searches(storage: StoragePath, as_json: bool = False) -> None:
             best, metric = find_confirmed_best(record, confirm(record)), record.objective.metric
             own = {"trial_id": best.trial_id, "metric": metric, "value": best.value} if best else None
             searches.append({"name": name, "outcomes": dict(count_outcomes(record.trials)), "best": own})
-    ladders = [(name, list_sized_searches(storage / name)) for name in list_ladders(storage)]
-    searches += [{"name": name, "searches": sized} for name, sized in ladders]
+    sized = {name: list_sized_searches(storage / name) for name in others}
+    searches += [{"name": name, "searches": own} for name, own in sized.items() if own]
     if as_json:
         print(json.dumps(searches))
         return
