@@ -210,16 +210,18 @@ def check_device(options: Mapping[str, Any], as_json: bool) -> None:
     Exit with code 1 if one is an error.
     """
     from searchlight.search.experiment import runner
+    from searchlight.search.experiment.ladder import name_sizes
     from searchlight.search.experiment.preflight import check_on_gpu, check_sizes
     from searchlight.search.experiment.task_files import find_source
     from searchlight.search.reporting.console.preflight import print_audit
     from searchlight.search.reporting.console.tables import SafeStream, create_report_console
 
     config = load_config(_select_given(options), None)
-    sizes, config = config.sizes, config.model_copy(update={"sizes": {}})
-    has_class = find_source(config).task_class is not None
-    if sizes and not has_class:
+    source = find_source(config)
+    has_class = source.task_class is not None
+    if config.sizes and not has_class:
         raise UsageError("--sizes must come with a task class: the modules of a function or a program are not known.")
+    sizes, config = name_sizes(config, source).sizes, config.model_copy(update={"sizes": {}})
     if not has_class:  # a function, which needs an objective in a search, but not here
         config = config.model_copy(update={"objective": ("metric:min",), "once": True})
     plan = runner.plan(config)

@@ -27,7 +27,16 @@ from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
-from searchlight.search.scaling.size import RESOURCES, Size, convert_whole, describe_size, get_measures
+from searchlight.search.scaling.size import (
+    RESOURCES,
+    UNNAMED,
+    Size,
+    convert_whole,
+    describe_size,
+    get_measures,
+    name_size,
+)
+from searchlight.search.space.search_space import list_size_fields
 from searchlight.search.storage.backend import lock_study_file
 from searchlight.search.study.record import load_search
 from searchlight.search.task_source import TaskSource
@@ -115,6 +124,7 @@ def _check(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
     if config.once or config.scheduler_class.makes_copies or config.warm_start:
         raise UsageError("--sizes must come without --once, --warm-start and a scheduler that copies trials.")
     config, source = resolve_task(config)
+    config = name_sizes(config, source)
     sizes = {**config.sizes, **({"target": config.target} if config.target else {})}
     problems: list[str] = []
     numbers: set[str] = set()
@@ -130,6 +140,27 @@ def _check(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
     if problems:
         raise UsageError(*problems)
     return config, source
+
+
+def name_sizes(config: SearchConfig, source: TaskSource) -> SearchConfig:
+    """Return the config in which sizes without a name are of the parameter that the task declares as its size.
+
+    Raises:
+        UsageError: The task declares none, or several, or the sizes do not fit together.
+    """
+    if not any(UNNAMED in size for size in (*config.sizes.values(), config.target)):
+        return config
+    declared = list_size_fields(source.task_class.config_class()) if source.task_class else []
+    if len(declared) != 1:
+        found = f"the sizes {', '.join(declared)}" if declared else "no size"
+        raise UsageError(f"--sizes must be like width=64,128,256, because {source.name} declares {found}.")
+    if any({UNNAMED, declared[0]} <= {*size} for size in config.sizes.values()):
+        raise UsageError(f"--sizes must have {declared[0]} once, but it is also that of the numbers without a name.")
+    *sizes, target = (
+        {name or declared[0]: value for name, value in size.items()} for size in (*config.sizes.values(), config.target)
+    )
+    named = {name_size(convert_whole(size)): size for size in sizes}
+    return resolve_config(config.model_copy(update={"sizes": named, "target": target}))
 
 
 def _check_size(config: SearchConfig, name: str, size: Size, source: TaskSource) -> set[str]:

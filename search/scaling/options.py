@@ -8,13 +8,15 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
-from searchlight.search.scaling.size import Size, get_measures, measure_size, name_size
+from searchlight.search.scaling.size import UNNAMED, Size, get_measures, measure_size, name_size
 
 _sizes = partial(option, "Sizes")
 
 
 def parse_sizes(value: Any) -> Any:
     """Return sizes by name, from a mapping of a YAML file, or from texts such as "width=64,128 depth=2,4".
+
+    Numbers alone, such as "64,128", are of the parameter `UNNAMED`.
 
     Raises:
         ValueError: They are neither.
@@ -26,8 +28,8 @@ def parse_sizes(value: Any) -> Any:
         return {name_size(size): size for size in given}
     columns: dict[str, list[str]] = {}
     for word in " ".join(map(str, given)).split():
-        name, equals, values = word.partition("=")
-        if not equals or not name or name in columns:
+        name, equals, values = word.rpartition("=")
+        if name in columns or not (name if equals else values[0].isdigit()):
             raise ValueError(f"must be like width=64,128,256, but got {word!r}")
         columns[name] = values.split(",")
     if len({len(values) for values in columns.values()}) > 1:
@@ -77,7 +79,7 @@ class ScalingOptions(Options):
         {},
         "NAME=V1,V2,...",
         "Search at each of these sizes, from small to large, e.g. 'width=64,128,256 depth=2,2,4'. workers, "
-        "cpus_per_worker and gpus_per_worker may differ, too.",
+        "cpus_per_worker and gpus_per_worker may differ, too. 64,128,256 alone is of the size that the task declares.",
     )
     target: Annotated[Size, BeforeValidator(parse_target)] = _sizes(
         {}, "NAME=VALUE", "Predict the best values for this size, e.g. width=1024. Default: the largest of --sizes."
@@ -103,6 +105,8 @@ class ScalingOptions(Options):
             given = {"--target": self.target, "--exponent": self.exponent}
             yield from (f"{name} must come with --sizes, but got none." for name, value in given.items() if value)
             return
+        if any(UNNAMED in size for size in (*self.sizes.values(), self.target)):
+            return  # the task says which parameter it is: see `name_sizes`
         sizes = {name: get_measures(size) for name, size in self.sizes.items()}
         names = [*next(iter(sizes.values()))]
         if len(sizes) < 2:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RESOURCES = ("workers", "cpus_per_worker", "gpus_per_worker")  # that may differ between sizes
+UNNAMED = ""  # the parameter that the task declares as its size
 Size = dict[str, float]
 
 

@@ -273,6 +273,12 @@ def _collect_fields(config_class: type[BaseModel], prefix: str = "") -> dict[str
     return fields
 
 
+def list_size_fields(config_class: type[BaseModel]) -> list[str]:
+    """Return the dotted names of the fields that are declared as sizes."""
+    extras = {name: field.json_schema_extra for name, field in _collect_fields(config_class).items()}
+    return [name for name, extra in extras.items() if isinstance(extra, dict) and extra.get("size")]
+
+
 def list_values(distribution: BaseDistribution) -> list[Any]:
     """Return all values of `distribution`, or an empty list if it is continuous or has more than MANY."""
     if isinstance(distribution, CategoricalDistribution):

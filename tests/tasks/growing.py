@@ -10,7 +10,7 @@ from searchlight import searchable
 
 class GrowingConfig(ToyConfig):
     lr: float = searchable(1e-2, low=1e-3, high=1.0, log=True)
-    width: int = 8
+    width: int = searchable(8, size=True)
 
 
 class Growing(Toy):

@@ -20,7 +20,7 @@ class LmConfig(TaskConfig):
         1e-2, low=1e-3, high=1e-1, log=True, description="peak learning rate of the embedding and the gains"
     )
     optimizer: Literal["adamw", "muon"] = Field("muon", description="of the matrices of blocks")
-    width: PositiveInt = Field(96, description="of the residual stream")
+    width: PositiveInt = searchable(96, size=True, description="of the residual stream")
     base_width: PositiveInt | None = Field(
         None, description="width from which muP scales the rates, so that the best ones stay; none: no muP"
     )

@@ -22,6 +22,7 @@ def searchable(
     choices: Sequence[Any] | None = None,
     when: Mapping[str, Any] | None = None,
     trust: Trust = "medium",
+    size: bool = False,
     description: str | None = None,
 ) -> Any:
     """Declare a config field that a search varies.
@@ -36,11 +37,17 @@ def searchable(
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
         trust: How near to the default good values are expected. A search proposes some configs near its defaults.
+        size: Whether the field is the size of the task, e.g. its width. Then it has no range: one search uses the
+            default, and `--sizes 64,128,256` searches at each of these sizes.
         description: What the field means.
 
     Raises:
         ValueError: The range is empty, or the default does not lie in it.
     """
+    if size:
+        if any(each is not None for each in (low, high, step, choices, when)) or log:
+            raise ValueError("searchable must get a range or choices, or size=True, but got both.")
+        return Field(default, description=description, json_schema_extra={"size": True})
     if trust not in get_args(Trust):
         raise ValueError(f"searchable trust must be {', '.join(get_args(Trust))}, but got {trust!r}.")
     if choices is not None:

@@ -32,6 +32,13 @@ def test_scheduler_is_the_same_after_a_resume(task, given, scheduler):
     ("options", "problem"),
     [
         ({"exponent": ["lrr/width=-1"]}, "--exponent must name a searched number, but got 'lrr'. Did you mean 'lr'?"),
+        ({"sizes": ["8,16 width=1,2"]}, "--sizes must have width once, but it is also that of the numbers without"),
+        ({"sizes": ["16,8"]}, "--sizes must go from small to large, but got width16, width8."),
+        ({"sizes": ["8,16"], "target": ["depth=3"]}, "--sizes and --target must have the same parameters, but got"),
+        (
+            {"task": "liquid", "sizes": ["8,16"]},
+            "--sizes must be like width=64,128,256, because liquid declares no size.",
+        ),
         ({"sizes": ["width=8,16 workers=1,0"]}, "at size width16: --workers must be greater than or equal to 1"),
         ({"sizes": ["width=8,16 workers=1,1.5"]}, "at size width16: --workers must be a valid integer"),
         ({"sizes": ["width=8,16 gpus_per_worker=0,-1"]}, "at size width16: --gpus-per-worker must be greater than"),

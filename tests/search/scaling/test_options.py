@@ -55,6 +55,7 @@ def test_sizes_survive_search_yaml():
         ({"sizes": "width=64,128", "target": "depth=4"}, "--sizes and --target must have the same parameters"),
         ({"sizes": "width=64,128", "target": "width=256,512"}, "--target must be one size, but got 2"),
         ({"target": "width=256"}, "--target must come with --sizes, but got none."),
+        ({"sizes": "64,128 32,64"}, "--sizes must be like width=64,128,256, but got '32,64'"),
         ({"sizes": "width=64,128", "exponent": "lr=-1"}, "--exponent must be like lr/width=-1, but got 'lr'"),
         ({"sizes": "width=64,128", "exponent": "lr/depth=-1"}, "--exponent must name a parameter of --sizes, width,"),
         ({"sizes": "width=a,b"}, "--sizes.widtha.width must be a valid number, but got 'a'."),

@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Annotated, Literal
 
 import optuna
 import pytest
@@ -8,7 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from searchlight.search.errors import UsageError
-from searchlight.search.space.search_space import resolve_space, restore_space
+from searchlight.search.space.search_space import list_size_fields, resolve_space, restore_space
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
@@ -24,7 +24,7 @@ class Inner(BaseModel):
 class Config(TaskConfig):
     lr: float = searchable(1e-3, low=1e-5, high=1e-1, log=True)
     layers: int = searchable(2, low=1, high=6)
-    hidden: int = Field(16, ge=1, le=512)
+    hidden: Annotated[int, Field(ge=1, le=512)] = searchable(16, size=True)
     clip: float | None = None
     bias: bool = True
     name: str = "a"
@@ -44,6 +44,12 @@ def test_declared_fields_and_precision_are_the_space():
         "scale_growth": IntDistribution(10, 1000, log=True),
         "inner.depth": IntDistribution(1, 8),
     }
+
+
+def test_size_is_declared_and_not_searched():
+    assert list_size_fields(Config) == ["hidden"]
+    assert "hidden" not in distributions(resolve_space(Config, {}, {}))
+    assert distributions(resolve_space(Config, {}, {"hidden": "8..16"}))["hidden"] == IntDistribution(8, 16)
 
 
 def test_fixed_parameter_is_not_searched_and_has_its_type():

@@ -41,6 +41,10 @@ def test_searchable_choices_and_conditions_are_plain_values():
     [
         *(({"choices": [1, 2], **more}, "a range or choices, but got both") for more in ({"low": 0}, {"high": 3})),
         *(({"choices": [1, 2], **more}, "a range or choices, but got both") for more in ({"log": True}, {"step": 1})),
+        *(
+            ({"size": True, **more}, "choices, or size=True, but got both")
+            for more in ({"low": 1, "high": 2}, {"log": True})
+        ),
         ({"default": 3, "choices": [1, 2]}, r"must be among its choices, but got 3 and \[1, 2\]"),
         ({"choices": [1, (2,)]}, r"must be text, numbers, booleans or None, but got \(2,\)"),
         ({"low": 0}, "must get low and high, or choices, but got low=0, high=None"),
