@@ -88,7 +88,7 @@ def main() -> None:
     found = search_ladder(folder, given.widths, given.trials, fixed).ladder
     assert found.law is not None
     hours = sum(search.gpu_seconds for search in found.searches) / 3600
-    predicted = {name: each.value for name, each in found.law.predict(found.target).values.items()}
+    predicted = {name: each.value for name, each in found.law.predict(found.target).items()}
     settings = {"law": (hours, predicted), "unscaled": (found.searches[0].gpu_seconds / 3600, found.unscaled)}
     for factor in map(int, given.factors.split(",")):
         settings[f"direct, {factor} times"] = (factor * hours, search_directly(folder, width, hours, factor, fixed))

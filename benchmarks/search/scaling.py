@@ -162,8 +162,8 @@ def measure(target: Cell, sources: Sequence[Cell], budget_runs: float, seed: int
         "batch": 0.58 * target.tokens**0.571,
     }
     settings = {
-        "law": {name: each.value for name, each in law.predict(target.size).values.items()},
-        "law from Step Law": {name: each.value for name, each in prior_law.predict(target.size).values.items()},
+        "law": {name: each.value for name, each in law.predict(target.size).items()},
+        "law from Step Law": {name: each.value for name, each in prior_law.predict(target.size).items()},
         "unscaled": dict(small.values),
         "muP": {**small.values, "lr": small.values["lr"] * ratio**-WIDTH},
         "Step Law": step_law,

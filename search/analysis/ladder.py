@@ -158,14 +158,13 @@ class Ladder:
         ]
         found: dict[str, Any] = {"sizes": sizes, "target": self.target}
         if self.law is not None:
-            forecast = self.law.predict(self.target)
             found["law"] = {
                 name: {"moves": self.law.moves[name], "exponents": {size: asdict(each) for size, each in own.items()}}
                 for name, own in self.law.exponents.items()
             }
-            found["values"] = {name: asdict(each) for name, each in forecast.values.items()}
+            found["values"] = {name: asdict(each) for name, each in self.law.predict(self.target).items()}
             found["fixed"] = self.choices
-            found["warnings"] = list(forecast.warnings)
+            found["warnings"] = [*self.law.find_warnings(self.target)]
         if self.proof is not None:
             found["proof"] = self.proof.statement
         return found

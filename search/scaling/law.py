@@ -61,15 +61,6 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """The setting that the law predicts for a size, and what to know before it is used."""
-
-    size: Mapping[str, float]
-    values: Mapping[str, Estimate]
-    warnings: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class ScalingLaw:
     """Where the optimum of each parameter lies at a size.
 
@@ -92,16 +83,14 @@ class ScalingLaw:
     prior: Array = field(repr=False)
     draws: Array = field(repr=False)
 
-    def predict(self, size: Mapping[str, float]) -> Forecast:
-        """Return the setting for `size`, with warnings where it rests on little.
+    def predict(self, size: Mapping[str, float]) -> dict[str, Estimate]:
+        """Return the optimum of each parameter at `size`. See also `find_warnings`.
 
         Raises:
             ValueError: `size` lacks a name, or has a value that is not positive.
         """
-        position, ends = self.locate(size)[0], self.locate_spread(size)
-        places = zip(self.parameters, position, *ends, strict=True)
-        values = {parameter.name: Estimate.build(*map(parameter.from_share, place)) for parameter, *place in places}
-        return Forecast(size, values, tuple(self._find_warnings(size, position)))
+        places = zip(self.parameters, self.locate(size)[0], *self.locate_spread(size), strict=True)
+        return {parameter.name: Estimate.build(*map(parameter.from_share, place)) for parameter, *place in places}
 
     def propose(self, size: Mapping[str, float], count: int) -> list[dict[str, float]]:
         """Return at most `count` settings to run at `size`, inside of the searched ranges, in the order of their use.
@@ -172,7 +161,8 @@ class ScalingLaw:
     def _name(self, answers: NDArray[np.bool_]) -> dict[str, bool]:
         return dict(zip((parameter.name for parameter in self.parameters), answers.tolist(), strict=True))
 
-    def _find_warnings(self, size: Mapping[str, float], position: Array) -> Iterator[str]:
+    def find_warnings(self, size: Mapping[str, float]) -> Iterator[str]:
+        """Yield what to know before the optimum at `size` is used, because it rests on little."""
         known = np.array([*self.runs])
         for name, smallest, largest in zip(self.sizes, known.min(axis=0), known.max(axis=0), strict=True):
             factor = max(size[name] / largest, smallest / size[name])
@@ -181,7 +171,7 @@ class ScalingLaw:
             elif factor > FAR:
                 yield f"{name}={size[name]:g} is {factor:.0f} times beyond the sizes that were run"
         found = build_terms(np.log(known) - self.reference, self.coefficients.shape[2]) @ self.coefficients[0].T
-        for parameter, at, places in zip(self.parameters, position, found.T, strict=True):
+        for parameter, at, places in zip(self.parameters, self.locate(size)[0], found.T, strict=True):
             low, high = parameter.low, parameter.high
             if not 0 <= at <= 1:
                 yield f"{parameter.name}={parameter.from_share(at):.3g} lies outside of its range, {low:g}..{high:g}"

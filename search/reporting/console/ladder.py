@@ -7,7 +7,7 @@ from rich.console import Console
 from searchlight.search.analysis.ladder import Ladder
 from searchlight.search.formatting import format_duration, format_interval, format_value
 from searchlight.search.reporting.console.tables import build_details, print_line
-from searchlight.search.scaling.law import Forecast, ScalingLaw
+from searchlight.search.scaling.law import ScalingLaw
 from searchlight.search.scaling.size import describe_size
 from searchlight.trainables.filesystem.paths import StoragePath
 
@@ -16,13 +16,14 @@ SPREAD = (
 )
 
 
-def build_forecast_rows(ladder: Ladder, law: ScalingLaw, forecast: Forecast) -> list[list[str]]:
+def build_forecast_rows(ladder: Ladder, law: ScalingLaw) -> list[list[str]]:
     """Return the setting for the target with its law, a row per parameter, the head first."""
     kinds = list(dict.fromkeys("exponent" if parameter.log else "slope" for parameter in law.parameters))
     exponents = [f"{' or '.join(kinds)} of {name}" for name in law.sizes]
     rows = [["parameter", "value", "spread of the fit", "moves", *exponents]]
+    forecast = law.predict(ladder.target)
     for parameter in law.parameters:
-        name, value = parameter.name, forecast.values[parameter.name]
+        name, value = parameter.name, forecast[parameter.name]
         moves = "yes" if law.moves[name] else "not clearly" if law.trends[name] else "no"
         kind = ("exponent " if parameter.log else "slope ") if len(kinds) > 1 else ""
         estimates = [value, *law.exponents[name].values()]
@@ -52,10 +53,9 @@ def print_ladder(console: Console, ladder: Ladder, left_out: Sequence[str], stop
     if ladder.law is None:
         return print_line(console, "no trial is complete, so there is no law")
     print_line(console, f"\nthe setting for {describe_size(ladder.target)}:")
-    forecast = ladder.law.predict(ladder.target)
-    console.print(build_details(build_forecast_rows(ladder, ladder.law, forecast)))
+    console.print(build_details(build_forecast_rows(ladder, ladder.law)))
     print_line(console, SPREAD)
-    for warning in forecast.warnings:
+    for warning in ladder.law.find_warnings(ladder.target):
         print_line(console, f"caution: {warning}")
     if ladder.proof is not None:
         print_line(console, ladder.proof.statement)

@@ -32,15 +32,14 @@ def _build_forecast(ladder: Ladder) -> Section:
     title = f"The setting for {describe_size(ladder.target)}"
     if ladder.law is None:
         return Section(title, "No trial is complete, so there is no law yet.")
-    forecast = ladder.law.predict(ladder.target)
     runs = sum(ladder.law.runs.values())
     says = [f"It rests on {runs} complete trials at {len(ladder.law.runs)} sizes. {SPREAD}"]
-    says += [f"Caution: {warning}." for warning in forecast.warnings]
+    says += [f"Caution: {warning}." for warning in ladder.law.find_warnings(ladder.target)]
     notes = (
         "A parameter moves if its spread, a fifth wider, excludes the starting law, with enough trials at two sizes. "
         "How the law is fitted: docs/ladder.md."
     )
-    return Section(title, "\n".join(says), table=build_forecast_rows(ladder, ladder.law, forecast), notes=notes)
+    return Section(title, "\n".join(says), table=build_forecast_rows(ladder, ladder.law), notes=notes)
 
 
 def _build_proof(ladder: Ladder) -> list[Section]:
@@ -106,7 +105,7 @@ def _draw_path(ladder: Ladder, law: ScalingLaw, row: int) -> Figure:
     found = [(s.size[axis], s.best.params[parameter.name], s.name) for s in ladder.searches if s.best is not None]
     marker = {"color": theme.ORANGE, "size": 9}
     star = {"color": theme.ACCENT, "size": 14, "symbol": "star"}
-    value = law.predict(ladder.target).values[parameter.name].value
+    value = law.predict(ladder.target)[parameter.name].value
     points = [
         theme.build_points(found, "best trial", marker, hover),
         theme.build_points([(ladder.target[axis], value, "predicted")], "predicted", star, hover),

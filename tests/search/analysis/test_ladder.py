@@ -48,7 +48,7 @@ def ladder():
 
 
 def test_setting_of_the_target_follows_the_law(ladder):
-    assert ladder.law.predict(ladder.target).values["lr"].value == pytest.approx(0.1 * 16**-0.5, rel=0.25)
+    assert ladder.law.predict(ladder.target)["lr"].value == pytest.approx(0.1 * 16**-0.5, rel=0.25)
     assert [parameter.name for parameter in ladder.parameters] == ["lr", "warmup"]
     assert ladder.choices == {"kind": "b"}
     assert ladder.as_json()["law"]["lr"]["moves"]
