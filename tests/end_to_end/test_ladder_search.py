@@ -157,3 +157,17 @@ def test_sizes_in_a_bucket_continue_from_another_machine(make_cli, s3, tmp_path)
     assert "grown  a search at each size: grown-width8, grown-width16" in listed.stdout.splitlines()
     again = second.run("--resume", "grown", "--storage", storage, "--json")
     assert json.loads(again.stdout) == told, "what had ended stays as it is"
+
+
+@pytest.mark.slow
+def test_large_size_is_sharded_over_more_workers_than_the_small_one(make_cli):
+    cli = make_cli()
+    fixed = "depth=1 heads=2 length=16 samples=40 batch_size=2 test_samples=8 epochs=1 precision=fp32 shard=full"
+    sizes = ["--sizes", "16,32 workers=1,2", "--trials", "3", "--scheduler", "none", "--concurrency", "1"]
+    done = cli.run("lm", *sizes, "--name", "sharded", "--no-preflight", "--json", "--set", *fixed.split())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ended"] == ["width16", "width32"]
+    for width, workers in ((16, 1), (32, 2)):
+        record = load_search(cli.folder / "runs" / f"sharded-width{width}")
+        assert record.about["config"]["workers"] == workers
+        assert {trial.user_attrs["outcome"] for trial in record.trials} == {"completed"}

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from searchlight.search.cli import searchlight
+from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import load_config, to_yaml
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import ladder, plan
@@ -15,6 +16,7 @@ from searchlight.search.folder.locations import LADDER
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.listing import print_searches
 from searchlight.search.scaling.options import ScalingOptions
+from searchlight.trainables.lm import LmTask
 from tests.conftest import TASKS
 
 
@@ -117,3 +119,20 @@ def test_list_has_a_line_for_searches_at_several_sizes(begun, capsys):
     assert "grown  a search at each size: grown-width8, grown-width16" in capsys.readouterr().out.splitlines()
     print_searches(begun.parent, as_json=True)
     assert {"name": "grown", "searches": ["grown-width8", "grown-width16"]} in json.loads(capsys.readouterr().out)
+
+
+def test_task_without_a_file_is_there_before_the_first_size_begins(tmp_path, monkeypatch):
+    class Own(LmTask):
+        pass
+
+    class Begins(Exception):
+        pass
+
+    def note(config, console):
+        raise Begins(plan(config).source)
+
+    monkeypatch.setattr(ladder.runner, "run", note)
+    options = {"task": Own, "sizes": "48,96", "set": {"heads": 3}, "name": "grown", "storage": tmp_path, "confirm": 0}
+    with pytest.raises(Begins) as begins:
+        ladder.run(SearchConfig(**options))
+    assert begins.value.args[0].task_class.__name__ == "Own"
