@@ -90,6 +90,7 @@ def test_gpu_utilization_that_is_unknown_is_left_out(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_memory_is_that_of_its_tensors():
     device = torch.device("cuda", 0)
+    torch.cuda.init()  # as a worker has done
     usage = ResourceUsage(device)
     before = usage.measure()[GPU_MEMORY]
     block = torch.ones(2**26, device=device)
