@@ -118,6 +118,15 @@ def test_check_on_a_simulated_gpu_tells_the_line_and_exits_with_1(cli):
         assert done.stdout.startswith(f"error   wrong-device  on_device.py, {line}: Expected all tensors")
 
 
+def test_check_at_sizes_compares_the_activations_of_modules(cli):
+    done = cli.invoke("check", "growing.py:Growing", "--sizes", "8,16", "--json", script="search/cli.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [finding["name"] for finding in json.loads(done.stdout)["findings"]] == ["keeps-its-size"]
+    refused = cli.invoke("check", "toy.py:Toy", "--sizes", "8,16", script="search/cli.py")
+    assert refused.returncode == 2
+    assert refused.stderr == "--sizes must be like width=64,128,256, because Toy declares no size.\n"
+
+
 @pytest.mark.slow
 def test_search_over_a_faulty_task_does_not_start(cli):
     options = ["frozen.py:Frozen", "--trials", "2", "--concurrency", "1", "--set", "epochs=2", "precision=fp32"]
