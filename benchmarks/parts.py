@@ -95,7 +95,7 @@ def count_lower(runs: Sequence[Row], others: Sequence[Row]) -> int:
 
 def render_quality() -> list[str]:
     result, rows = load_result("search_quality"), []
-    names = {"hyperband": "Searchlight", "asha": "Searchlight, `--scheduler asha`"}
+    names = {"hyperband": "Searchlight", "hyperband-plain": "Searchlight before 26 November 2026"}
     names["random"] = "random search + `ASHAScheduler`"
     names["optuna-hyperband"] = "Optuna's TPE with `HyperbandPruner`"
     for side, name in names.items():
