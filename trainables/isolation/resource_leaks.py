@@ -108,6 +108,16 @@ def end_data_loaders() -> None:
                 private_api.shut_down_workers(item)
 
 
+def reserve_workspaces(device: torch.device) -> None:
+    """Let cuBLAS reserve its workspaces, of forward and of backward, before a trial allocates memory.
+
+    Else it takes them from a large block that the trial has freed for a moment, and that does not fit there again.
+    """
+    if device.type == "cuda":
+        matrix = torch.ones(8, 8, device=device, requires_grad=True)
+        torch.autograd.backward((matrix @ matrix).sum())
+
+
 def release_free_memory() -> None:
     """Return free memory to the system."""
     if sys.platform == "linux":

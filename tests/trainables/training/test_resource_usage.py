@@ -9,7 +9,7 @@ import pynvml
 import pytest
 import torch
 
-from searchlight.trainables.isolation.resource_leaks import release_free_memory
+from searchlight.trainables.isolation.resource_leaks import release_free_memory, reserve_workspaces
 from searchlight.trainables.training import resource_usage
 from searchlight.trainables.training.resource_usage import (
     CLEAR,
@@ -113,6 +113,20 @@ def test_memory_that_a_trial_freed_is_released_from_under_a_workspace_of_cublas(
     thread.join()
     release_free_memory()
     assert torch.cuda.memory_reserved() < before + 2**29
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_block_that_is_freed_between_updates_fits_in_its_place_again():
+    device = torch.device("cuda", 0)
+    release_free_memory()
+    reserve_workspaces(device)
+    before = torch.cuda.memory_reserved()
+    weight = torch.ones(64, 64, device=device, requires_grad=True)
+    for _ in range(3):
+        block = torch.empty(2**30, dtype=torch.uint8, device=device)
+        del block
+        (weight @ weight).sum().backward()
+    assert torch.cuda.memory_reserved() < before + 2**30 + 2**28
 
 
 def test_ranks_add_up_cpu_and_take_the_largest_memory():
