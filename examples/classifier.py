@@ -1,9 +1,16 @@
-"""A plain PyTorch classifier: two spirals, a small network, a learning rate, a weight decay and a width to search.
+"""A plain PyTorch classifier of handwritten digits: a learning rate, a weight decay and a width to search.
 
 searchlight run examples/classifier.py:Classifier --trials 20
+
+With --trials 8 --concurrency 1, on CPUs, it printed:
+
+    3 completed, 5 pruned in 0:37
+    best: trial 6, val/accuracy 0.8489 estimated over 2 new seeds, 90 % interval 0.7758 to 0.9165
+      trial 6 is probably better than the defaults, by 0.07 (90 % interval -0 to 0.12, 2 seeds), but this is not shown
 """
 
 import torch
+from sklearn.datasets import load_digits
 
 from searchlight import Task, TaskConfig, searchable
 
@@ -16,31 +23,22 @@ class ClassifierConfig(TaskConfig):
     batch_size: int = 32
 
 
-def draw_spirals(samples, generator):
-    """Return points of shape (samples, 2) on two spirals with noise, and the spiral of each point."""
-    label = torch.randint(2, (samples,), generator=generator)
-    angle = 1 + 8 * torch.rand(samples, generator=generator)
-    turned = angle + torch.pi * label
-    points = torch.stack([turned.cos(), turned.sin()], 1) * angle[:, None] / 9
-    return points + 0.03 * torch.randn(points.shape, generator=generator), label
-
-
 class Classifier(Task[ClassifierConfig]):
     objective, mode = "val/accuracy", "max"
 
     def build(self):
-        # The data are the same for each seed, which changes the weights and the order of the samples.
-        generator = torch.Generator().manual_seed(0)
-        self.train, self.held_out = draw_spirals(1024, generator), draw_spirals(512, generator)
-        self.dataset("spirals", list(self.train))
-        self.dataset("spirals", list(self.held_out), use="evaluation")
+        images, labels = load_digits(return_X_y=True)
+        x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+        self.train, self.held_out = (x[:600], y[:600]), (x[600:], y[600:])
+        self.dataset("digits", list(self.train))  # which MLflow shows, with a digest
+        self.dataset("digits", list(self.held_out), use="evaluation")
         width = self.config.width
         model = torch.nn.Sequential(
-            torch.nn.Linear(2, width),
+            torch.nn.Linear(64, width),
             torch.nn.ReLU(),
             torch.nn.Linear(width, width),
             torch.nn.ReLU(),
-            torch.nn.Linear(width, 2),
+            torch.nn.Linear(width, 10),
         )
         self.modules = {"model": model}
         self.optimizers = {
@@ -51,9 +49,9 @@ class Classifier(Task[ClassifierConfig]):
         return self.context.shard(self.train, self.config.batch_size)
 
     def loss(self, batch):
-        points, label = batch
-        return torch.nn.functional.cross_entropy(self.modules["model"](points), label), len(label)
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(self.modules["model"](images), labels), len(labels)
 
     def evaluate(self):
-        points, label = (part.to(self.context.device) for part in self.held_out)
-        return {"val/accuracy": (self.modules["model"](points).argmax(1) == label).float().mean().item()}
+        images, labels = (part.to(self.context.device) for part in self.held_out)
+        return {"val/accuracy": (self.modules["model"](images).argmax(1) == labels).float().mean().item()}

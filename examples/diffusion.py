@@ -4,6 +4,12 @@ Three errors of such trainers cannot happen here. A NaN loss skips the window an
 that is a constant without a gradient fails the trial at its first update. The device is the one that the search chose.
 
     searchlight run examples/diffusion.py:Diffusion --search precision=fp32,bf16
+
+With --trials 6 --concurrency 1, on CPUs, it printed:
+
+    3 completed, 3 pruned in 0:44
+    best: trial 1, val/noise_loss 0.4388 estimated over 2 new seeds, 90 % interval 0.4014 to 0.4768
+      trial 1 beats the defaults by 0.054 (90 % interval 0.032 to 0.072, 2 seeds)
 """
 
 import torch

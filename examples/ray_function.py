@@ -2,6 +2,11 @@
 
     searchlight run examples/ray_function.py:train_fn --objective loss:min \
         --search lr=1e-4..1e-1:log --search optimizer=adam,sgd --set epochs=9
+
+With --trials 8 --concurrency 1, on CPUs, it printed:
+
+    3 completed, 5 pruned in 0:24
+    best: trial 2, loss 0.04955 estimated over 2 new seeds, 90 % interval -0.1456 to 0.2827
 """
 
 import os

@@ -1,9 +1,11 @@
-"""The examples run, and what they train gets better."""
+"""The examples run, what they train gets better, and none of them mixes the CPU with a GPU."""
 
+import ast
 import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_outcome, get_reports
 from searchlight.trainables.training.trainer import train
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -18,37 +21,54 @@ TASKS = {
     "classifier.py:Classifier": {"lr": 0.01},
     "actor_critic.py:ActorCritic": {"actor_lr": 0.003, "critic_lr": 0.003},
     "diffusion.py:Diffusion": {},
+    "sharded.py:Sharded": {"lr": 0.003},
+    "two_objectives.py:Digits": {},
 }
-FUNCTIONS = {
-    "ray_function": {"lr": 0.01, "optimizer": "adam", "epochs": 8},
-    "lightning_module": {"lr": 0.01, "epochs": 8},
+NEEDS = {"actor_critic": "gymnasium", "lora": "peft"}
+# `searchlight check` looks into tasks and functions. NCCL, with which torchrun_script.py begins, is not simulated.
+CHECKED = {
+    **{task: [] for task in TASKS},
+    "huggingface.py:train_fn": ["lr=0.01", "warmup_steps=0", "epochs=1"],
+    "lightning_module.py:train_fn": ["lr=0.01", "epochs=1"],
+    "ray_function.py:train_fn": ["lr=0.01", "optimizer=adam", "epochs=1"],
 }
-# Without workers, Ray Train calls a function in the process that calls `fit`.
-RUN = """
-import json, sys, ray, ray.train, ray.train.torch, torch
-ray.init(address="local", num_cpus=1, include_dashboard=False)
-found, report = {}, ray.train.report
-for name, config in json.loads(sys.argv[1]).items():
-    module = __import__(name)
-    torch.manual_seed(0)  # the weights at the start
-    trainer = ray.train.torch.TorchTrainer(
-        module.train_fn, train_loop_config=config, scaling_config=ray.train.ScalingConfig(num_workers=0)
-    )
-    found[name] = trainer.fit().metrics
-print(json.dumps(found))
+RUN_ON_SIMULATED_GPU = """
+import runpy, sys
+from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
+sys.argv = sys.argv[1:]
+with shadow_cuda():
+    runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+def read_command(file):
+    """Return the words of the first command of an example, without `searchlight run` and its number of trials."""
+    text = re.sub(r"\\\n\s*", " ", ast.get_docstring(ast.parse(file.read_text())))
+    (command, *_) = re.findall(r"^ *searchlight run (.*)$", text, flags=re.MULTILINE)
+    return shlex.split(re.sub(r"--trials \d+", "", command), comments=True)
+
+
+def need(name):
+    """Skip a test of an example whose package is not installed."""
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
 def test_example_has_fewer_than_100_lines_and_says_how_it_is_run(file):
     text = file.read_text()
     assert len(text.splitlines()) < 100
-    assert re.search(rf"searchlight run (.*python )?examples/{file.name}[: ]", text.split('"""')[1], re.DOTALL)
+    assert any(word.startswith(f"examples/{file.name}") for word in read_command(file))
+
+
+def test_index_names_each_example():
+    index = (EXAMPLES / "README.md").read_text()
+    names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
+    assert {name for name in names if f"({name}" not in index} == set()
 
 
 def test_script_prints_what_its_command_listens_to_and_gets_better():
-    command = (EXAMPLES / "script.py").read_text().split('"""')[1]
-    (pattern,) = re.findall(r"--metric 'error=(.*?)'", command)
+    (pattern,) = [word.removeprefix("error=") for word in read_command(EXAMPLES / "script.py") if "=test error" in word]
     done = subprocess.run([sys.executable, EXAMPLES / "script.py", "--lr=0.1"], capture_output=True, text=True)
     errors = [float(error) for error in re.findall(pattern, done.stdout)]
     assert len(errors) == 9
@@ -99,6 +119,7 @@ def test_search_of_the_notebook_resumes_without_it(make_cli):
 def test_task_of_an_example_gets_better(task, precision, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     module, _, name = task.partition(".py:")
+    need(module)
     cls = getattr(importlib.import_module(module), name)
     config = cls.config_class()(precision=precision, epochs=6, **TASKS[task])
     first, *_, last = (report[cls.objective] for report in train(cls(config)))
@@ -106,13 +127,40 @@ def test_task_of_an_example_gets_better(task, precision, monkeypatch):
 
 
 @pytest.mark.slow
-def test_functions_of_examples_report_what_they_learn():
-    env = os.environ | {"PYTHONPATH": str(EXAMPLES)}
-    done = subprocess.run([sys.executable, "-c", RUN, json.dumps(FUNCTIONS)], capture_output=True, text=True, env=env)
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
+def test_command_of_an_example_is_searched(file, make_cli):
+    need(file.stem)
+    cli = make_cli(file.stem)
+    (cli.folder / "examples").symlink_to(EXAMPLES)
+    cli.env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "WANDB_MODE": "offline"}
+    options = ["--trials", "2", "--concurrency", "1", "--confirm", "0", "--scheduler", "none", "--name", "one"]
+    words = read_command(file)
+    done = cli.run(*options, *words)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["ray_function"]["loss"] < 0.5
-    assert found["lightning_module"]["val_loss"] < 0.5
+    trials = load_search(cli.folder / "runs" / "one").trials
+    assert [get_outcome(trial) for trial in trials] == ["completed", "completed"], done.stderr
+    if words[0].endswith(":train_fn") or "--" in words:  # what a task learns, another test looks at
+        name, _, mode = words[words.index("--objective") + 1].partition(":")
+        values = [[report["metrics"][name] for report in get_reports(trial).values()] for trial in trials]
+        assert any((max if mode == "max" else min)(each) != each[0] for each in values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", CHECKED)
+def test_example_passes_the_check_for_gpus(task, make_cli):
+    need(task.partition(".py:")[0])
+    done = make_cli().run("check", str(EXAMPLES / task), "--device", "cuda", *CHECKED[task], script="search/cli.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["script", "accelerate_script", "lora"])
+def test_program_runs_on_a_simulated_gpu(name, tmp_path):
+    need(name)
+    env = os.environ | {"WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN_ON_SIMULATED_GPU, str(EXAMPLES / f"{name}.py"), "--epochs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

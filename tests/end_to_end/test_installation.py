@@ -90,3 +90,18 @@ def test_installed_command_searches_with_own_models(wheel, make_cli):
     assert client.search_logged_models([client.get_experiment_by_name("Own").experiment_id])
     assert run("report", "own").endswith(f"page: {cli.folder}/runs/own/report.html\n")
     assert run("--version").startswith("searchlight, version ")
+    options = [
+        "--search",
+        "lr=1e-3..1:log",
+        "--trials",
+        "2",
+        "--confirm",
+        "0",
+        "--set",
+        "epochs=1",
+        "--tracker",
+        "none",
+    ]
+    metric = ["--objective", "error:min", "--metric", "error=test error: ([0-9.]+)"]
+    shutil.copy(ROOT / "examples" / "script.py", cli.folder)
+    assert "2 completed in" in run("run", *options, *metric, "--", environment / "bin" / "python", "script.py")
