@@ -174,7 +174,7 @@ GOALS: list[tuple[str, str, str, Measure]] = [
      "update_overhead", measure_overhead),
     ("relative error of the gradient of a window", "fp32 5e-6, fp16 5e-3, bf16 2e-2", "accumulation_error",
      measure_errors),
-    ("longer search with MLflow, of 250 s: SQLite; a server", "at most 1 %; 2 %", "study/tracking_cost", measure_tracking),
+    ("a search of 250 s with MLflow: SQLite; a server", "at most 1 %; 2 %", "study/tracking_cost", measure_tracking),
     ("driver's CPU time per report, 1,000th trial against 10th", "at most 1.2x", "trial_turnaround", measure_driver),
     ("suggestion at 2,000 trials, outside of a search", "at most 50 ms", "suggestions", measure_suggestion),
     ("busy time of gangs with trials of a minute", "95 % of 256 gangs", "scale", measure_busy),
