@@ -19,9 +19,17 @@ from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.context import Context
+from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import load_class
 from searchlight.trainables.training.trainer import TrialTrainer
-from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentAssignment, to_json
+from searchlight.trainables.worker.messages import (
+    Divergence,
+    EpochReport,
+    GangResult,
+    SegmentAssignment,
+    SegmentEnd,
+    to_json,
+)
 
 GANGS = 2
 NO_CHECKPOINT = "none"  # a trial that continues keeps its trainer
@@ -55,16 +63,20 @@ class Trainers:
         self._context = Context()
         self._trainers: dict[int, TrialTrainer] = {}
 
-    def train(self, segment: SegmentAssignment) -> dict[str, float]:
-        """Train a trial for one epoch and return its metrics."""
+    def train(self, segment: SegmentAssignment, epoch: int) -> EpochReport | SegmentEnd:
+        """Train a trial for one epoch, and report this epoch or that the trial diverged."""
         if segment.trial not in self._trainers:
             config = self._task_class.config_class().model_validate(segment.config)
             self._trainers[segment.trial] = TrialTrainer(self._task_class(config, self._context.for_next_trial()))
         trainer = self._trainers[segment.trial]
-        metrics: dict[str, float] = trainer.run_epoch()
-        if segment.is_last and trainer.epoch == segment.until:
+        report: EpochReport | SegmentEnd
+        try:
+            report = EpochReport(epoch, trainer.run_epoch(), NO_CHECKPOINT, {}, epoch == segment.until)
+        except Diverged as error:
+            report = SegmentEnd("diverged", str(error), divergence=Divergence(error.kind, epoch))
+        if isinstance(report, SegmentEnd) or (segment.is_last and report.done):
             self._trainers.pop(segment.trial).close()
-        return metrics
+        return report
 
 
 def _run_gangs(searcher: StudySearcher, trainers: Trainers) -> None:
@@ -81,11 +93,10 @@ def _run_gangs(searcher: StudySearcher, trainers: Trainers) -> None:
         if not working:
             return
         name, segment, epoch = working.popleft()
-        metrics, epoch = trainers.train(segment), epoch + 1
-        done = epoch == segment.until
-        report = EpochReport(epoch, metrics, NO_CHECKPOINT, {}, done)
+        epoch += 1
+        report = trainers.train(segment, epoch)
         result = {"is_held": False, "reports": to_json(GangResult("local", [report]))}
-        if done:
+        if report.done:
             searcher.on_trial_complete(name, result)
         else:
             searcher.on_trial_result(name, result)

@@ -27,6 +27,23 @@ def test_search_in_one_process_trains_trials_and_confirming_runs():
     assert {share["parameter"] for share in find_shares([record, again])} == {*record.about["defaults"]}
 
 
+def test_search_in_one_process_goes_on_after_a_trial_that_diverges(tmp_path):
+    task = tmp_path / "rising.py"
+    task.write_text(
+        "from benchmarks.driver.tiny_task import Tiny\n"
+        "from searchlight.trainables.precision import Diverged\n"
+        "class Rising(Tiny):\n"
+        "    def evaluate(self):\n"
+        "        if self.config.lr > 0.03:\n"
+        "            raise Diverged('loss rose', agreed=True, kind='loss')\n"
+        "        return super().evaluate()\n"
+    )
+    record = search_locally(f"{task}:Rising", confirm=6, seed=1)
+    outcomes = {trial.params["lr"] > 0.03: trial.user_attrs["outcome"] for trial in record.trials}
+    assert outcomes == {False: "completed", True: "diverged"}
+    assert len(record.confirming_runs) == 6
+
+
 def test_cpu_time_counts_descendants():
     busy = "import time\nwhile time.process_time() < 1: pass"
     outer = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}], check=True)"
