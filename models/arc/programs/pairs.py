@@ -1,38 +1,49 @@
-"""Programs of two operations on the inputs, whose grids the readout looks at together.
+"""Programs of two operations: both on the inputs, whose grids the readout looks at together, or one after the other.
 
-Such a program colors a cell by what both operations say about it, so it states a rule with two conditions. Executing
-it costs no more than its operations do, which are executed anyway: only readouts are fitted.
+Two operations on the inputs color a cell by what both say about it, so they state a rule with two conditions. Executing
+them costs no more than they do alone: only readouts are fitted. One after the other is a rule with two steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from searchlight.models.arc.programs.operations import OPERATIONS
 from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
 
 FIRST = 8  # operations that are combined with all others: those of the largest values
-KEPT = 32  # pairs of a puzzle
+KEPT = 32  # pairs of a puzzle, of each kind
 
 
-def find_pairs(executor: Executor, results: Sequence[ProgramResult]) -> list[ProgramResult]:
-    """Return the results of the best pairs that are better than each of their operations, the best first.
+def find_pairs(executor: Executor, results: Sequence[ProgramResult], first_steps: int = FIRST) -> list[ProgramResult]:
+    """Return the results of the best pairs that are better than each of their operations, at most `2 * KEPT`.
 
     There are none if a program of one operation meets all hidden demonstrations, because no pair can be better.
 
     Args:
         executor: The executor of a puzzle.
         results: The results of programs of one operation for that puzzle.
+        first_steps: The number of operations after which each other one is executed. 0: none is.
     """
-    fitted = [result for result in results if len(result.program.executed) == 1 and result.value > 0]
-    if any(result.hidden_share == 1 for result in fitted):
+    single = [result for result in results if result.is_valid and len(result.program.executed) == 1]
+    if any(result.hidden_share == 1 for result in single):
         return []
-    distinct = {_hash_grids(executor, result.program): result for result in reversed(fitted)}
-    known = sorted(reversed(distinct.values()), key=lambda result: -result.value)
+    values = {result.program.operations[0]: result.value for result in single}
+    distinct = {_hash_grids(executor, result.program): result.program.operations[0] for result in reversed(single)}
+    known = sorted(reversed(distinct.values()), key=lambda index: -values[index])
+    fitting = [index for index in known if values[index] > 0]  # the others do not give the outputs' sizes
+    pairs = [(first, second) for place, first in enumerate(fitting[:FIRST]) for second in fitting[place + 1 :]]
+    beside = (Program((first,), second) for first, second in pairs)
+    in_turn = (Program((first, second)) for first in known[:first_steps] for second in range(len(OPERATIONS)))
+    found = [*_execute_best(executor, beside, values), *_execute_best(executor, in_turn, values)]
+    return sorted(found, key=lambda result: -result.value)
+
+
+def _execute_best(executor: Executor, programs: Iterable[Program], values: dict[int, float]) -> list[ProgramResult]:
+    """Return the results of the best programs that are better than each of their operations alone."""
     rated = []
-    for index, first in enumerate(known[:FIRST]):
-        for second in known[index + 1 :]:  # its value is no larger
-            program = Program(first.program.operations, *second.program.operations)
-            value = executor.rate(program)
-            if value > first.value:
-                rated.append((value, program))
+    for program in programs:
+        value = executor.rate(program)
+        if value > max(values.get(index, 0.0) for index in program.executed):
+            rated.append((value, program))
     rated.sort(key=lambda pair: -pair[0])
     return [executor.execute(program) for _, program in rated[:KEPT]]
 

@@ -41,8 +41,8 @@ class RewardTable:
         ambiguity: The ambiguity of each answer, shape (M, P).
         sizes: Height and width of each answer, uint8 of shape (M, P, 2), 0 without an answer.
         cells: The colors of all answers one after the other, uint8.
-        pairs: Both operations of each pair of a puzzle, see `find_pairs`, int16 of shape (N, pairs, 2), -1 where there
-            are fewer. Their results come after those of `programs`.
+        pairs: First step, second step and operation beside of each pair of a puzzle, see `find_pairs`, int16 of shape
+            (N, pairs, 3), -1 where there is none. Their results come after those of `programs`.
     """
 
     puzzles: Sequence[Puzzle]
@@ -60,9 +60,9 @@ class RewardTable:
     ) -> "RewardTable":
         """Execute all programs for all puzzles. With the default programs, this takes a tenth of a second a puzzle.
 
-        `with_pairs` also searches pairs of operations, see `find_pairs`. This takes a few tenths.
+        `with_pairs` also searches pairs of operations, see `find_pairs`. This takes most of a second.
         """
-        pairs = np.full((len(puzzles), KEPT if with_pairs else 0, 2), -1, np.int16)
+        pairs = np.full((len(puzzles), 2 * KEPT if with_pairs else 0, 3), -1, np.int16)
         is_valid = np.zeros((len(puzzles), len(programs) + pairs.shape[1]), dtype=bool)
         numbers = np.zeros((len(NUMBERS), *is_valid.shape), dtype=np.float64)
         ambiguity, sizes, cells = [], [], []
@@ -71,7 +71,8 @@ class RewardTable:
             results = [executor.execute(program) for program in programs]
             found = find_pairs(executor, results) if with_pairs else []
             for slot, pair in enumerate(found):
-                pairs[row, slot] = pair.program.executed
+                *steps, last = pair.program.executed
+                pairs[row, slot] = (*steps, -1, last) if pair.program.beside is not None else (*steps, last, -1)
             results += found + [executor.miss(Program())] * (pairs.shape[1] - len(found))
             is_valid[row] = [result.is_valid for result in results]
             numbers[:, row] = [[getattr(result, name) for result in results] for name in NUMBERS]
@@ -142,8 +143,8 @@ class RewardTable:
     def _get_program(self, puzzle: int, program: int) -> Program:
         if program < len(self.programs):
             return self.programs[program]
-        first, second = self.pairs[puzzle, program - len(self.programs)].tolist()
-        return Program((first,), second) if first >= 0 else Program()
+        *steps, beside = self.pairs[puzzle, program - len(self.programs)].tolist()
+        return Program(tuple(step for step in steps if step >= 0), beside if beside >= 0 else None)
 
     def _get_answer(self, test: int, program: int) -> Grid | None:
         height, width = self.sizes[test, program].tolist()

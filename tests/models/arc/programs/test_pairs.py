@@ -1,4 +1,4 @@
-"""Pairs of operations: the rules that only a readout of both expresses, and what answers with them."""
+"""Pairs of operations: the rules that only both express, and what answers with them."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,13 @@ from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor, Progr
 from searchlight.models.arc.programs.pairs import find_pairs
 from searchlight.models.arc.puzzles import Puzzle
 
-MIRRORED = [
-    next(index for index, operation in enumerate(OPERATIONS) if operation.name == name)
-    for name in ("mirror_left_right", "mirror_top_bottom")
-]
+INDEX = {operation.name: index for index, operation in enumerate(OPERATIONS)}
+MIRRORED = [INDEX["mirror_left_right"], INDEX["mirror_top_bottom"]]
 
 
-def make_puzzle(rule):
+def make_puzzle(rule, shape=(5, 5), colors=2):
     random = np.random.default_rng(0)
-    grids = [random.integers(0, 2, (5, 5), dtype=np.uint8) for _ in range(7)]
+    grids = [random.integers(0, colors, shape, dtype=np.uint8) for _ in range(7)]
     pairs = tuple((grid, np.ascontiguousarray(rule(grid), dtype=np.uint8)) for grid in grids)
     return Puzzle("0123abcd", pairs[:5], pairs[5:])
 
@@ -26,6 +24,12 @@ def make_puzzle(rule):
 def puzzle() -> Puzzle:
     """A puzzle whose rule has two conditions: a cell is colored by both mirror images."""
     return make_puzzle(lambda grid: 3 + grid[:, ::-1] + 2 * grid[::-1])
+
+
+@pytest.fixture(scope="module")
+def in_turn() -> Puzzle:
+    """A puzzle whose rule has two steps: the grid is turned, and its upper half is the answer."""
+    return make_puzzle(lambda grid: np.rot90(grid)[:2], (6, 4), 10)
 
 
 def execute_all(puzzle):
@@ -43,7 +47,17 @@ def test_rule_of_two_conditions_is_met_by_a_pair_alone(puzzle):
     assert all(np.array_equal(answer, target) for answer, (_, target) in zip(best.answers, puzzle.tests, strict=True))
 
 
-def test_pair_is_better_than_both_of_its_operations(puzzle):
+def test_rule_of_two_steps_is_met_by_a_pair_alone(in_turn):
+    executor, results = execute_all(in_turn)
+    assert max(result.hidden_share for result in results) < 1
+    best, *_ = find_pairs(executor, results)
+    assert len(best.program.operations) == 2
+    assert best.program.beside is None
+    assert best.value == executor.rate(best.program) == pytest.approx(1.5)
+    assert all(np.array_equal(answer, target) for answer, (_, target) in zip(best.answers, in_turn.tests, strict=True))
+
+
+def test_pair_is_better_than_its_operations(puzzle):
     executor, results = execute_all(puzzle)
     pairs = find_pairs(executor, results)
     assert [pair.value for pair in pairs] == sorted((pair.value for pair in pairs), reverse=True)
