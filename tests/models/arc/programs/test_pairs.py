@@ -79,7 +79,18 @@ def test_pair_answers_only_if_both_operations_are_executed(puzzle):
     assert find_hits([puzzle], without.answer(both, 2)) == [[False, False]]
 
 
-def test_pairs_are_kept_beside_the_programs(puzzle, tmp_path):
+def test_second_step_answers_only_if_its_operation_is_executed(in_turn):
+    puzzles = prepare_puzzle_set([in_turn], None, with_pairs=True)
+    steps = puzzles.pairs[0][0].program.operations
+    both = torch.tensor([steps])
+    assert find_hits([in_turn], puzzles.answer(both, 1)) == [[False, False]]
+    assert find_hits([in_turn], puzzles.answer(both, 2)) == [[True, True]]
+    assert puzzles.find_best(0, both, 2) == Program(steps)
+
+
+@pytest.mark.parametrize("kind", ["puzzle", "in_turn"])
+def test_pairs_are_kept_beside_the_programs(kind, request, tmp_path):
+    puzzle = request.getfixturevalue(kind)
     built, loaded = (RewardTable.load_or_build(tmp_path, [puzzle], with_pairs=True) for _ in range(2))
     assert len(list(tmp_path.iterdir())) == 1
     expected = find_pairs(*execute_all(puzzle))
