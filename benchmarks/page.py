@@ -50,7 +50,7 @@ STUDIES = {
     "recorded_noise": "1 CPU-minute",
     "importances": "",
     "arc_policy": "3 CPU-minutes",
-    "arc_programs": "6 CPU-minutes",
+    "arc_programs": "17 CPU-minutes",
     "arc_dreams": "3 CPU-minutes",
     "arc_space": "5 CPU-minutes",
     "arc_searches": "28 min, most of it beside other work",

@@ -47,6 +47,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "prompt": {"use_prompt": True, "prompt_lr": 1e-3},
     "no dropout": {"dropout": 0.0},
     "half the updates": {"episodes": 512},
+    "ten times the updates": {"episodes": 10240},
 }
 RANKED = "risk, the default"
 TERMS = {

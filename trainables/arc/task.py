@@ -90,7 +90,7 @@ class ArcTask(Task[ArcConfig]):
         "val/score_all": "score of all operations, which needs no policy",
         "val/pass2_output_8": "of the test outputs met in two attempts, by 8 programs",
         "val/pass2_output_fixed_8": "of them met by the first 8 programs of that one order",
-        "val/pass2_output_all": "of them met by all operations",
+        "val/pass2_output_all": "of them met by all operations and pairs of these",
     }
 
     @classmethod
