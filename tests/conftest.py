@@ -1,11 +1,14 @@
 import contextlib
+import fcntl
 import os
 import random
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +64,7 @@ class Cli:
 
     folder: Path
     env: dict[str, str]
+    make_store: Callable[[], Path]
 
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
         """Start a script. To save time, a new search confirms nothing, and uses asha, unless `arguments` differ."""
@@ -68,6 +72,8 @@ class Cli:
             arguments = (*arguments, "--confirm", "0")
         if script == "search/run.py" and not {"--scheduler", "--resume", "--list", "--config", "--once"} & {*arguments}:
             arguments = (*arguments, "--scheduler", "asha")
+        if script == "search/run.py" and "--name" in arguments and not {"--resume", "--storage"} & {*arguments}:
+            self._give_store()
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
@@ -81,6 +87,13 @@ class Cli:
         )
         STARTED.append(process)
         return process
+
+    def _give_store(self) -> None:
+        """Put MLflow's empty database where the first search of this folder would create it, which takes seconds."""
+        store = self.folder / "runs" / "mlflow.db"
+        if not store.exists() and "MLFLOW_TRACKING_URI" not in self.env:
+            store.parent.mkdir(exist_ok=True)
+            shutil.copy(self.make_store(), store)
 
     def run(
         self, *arguments: str, timeout: float = 600, script: str | Path = "search/run.py"
@@ -127,7 +140,23 @@ def kill_what_a_failed_test_leaves():
 
 
 @pytest.fixture(scope="session")
-def make_cli(tmp_path_factory):
+def empty_mlflow_db(tmp_path_factory):
+    """A database of MLflow without runs, which takes long to create: all workers of a session share it."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with open(folder / "mlflow.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "mlflow.db").exists():
+            from mlflow.tracking import MlflowClient
+
+            MlflowClient(f"sqlite:///{folder / 'new.db'}").search_experiments()
+            with sqlite3.connect(folder / "new.db") as database:
+                database.execute("VACUUM INTO ?", [str(folder / "mlflow.db")])
+    return folder / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def make_cli(tmp_path_factory, request):
     """Makes a folder with the tasks of a user in it, and the command line in that folder."""
 
     def make(name: str = "user") -> Cli:
@@ -138,7 +167,7 @@ def make_cli(tmp_path_factory):
         token = folder.parent / "ray-token"  # nothing of the user's home is touched
         token.write_text(secrets.token_hex(32))
         env |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_TOKEN_PATH": str(token)}
-        return Cli(folder, env)
+        return Cli(folder, env, lambda: request.getfixturevalue("empty_mlflow_db"))
 
     return make
 

@@ -14,6 +14,7 @@ import torch
 from benchmarks.bench import Benchmark, save_outcomes, wait_for
 from benchmarks.bench import run as run_benchmark
 from benchmarks.goals import ONE, SETTINGS, TWO_AT_A_TIME, measure_gap, measure_liquid
+from benchmarks.gpu.bench_gpu import STEPS
 from benchmarks.page import PARTS, render_page
 from benchmarks.recording import (
     BENCH,
@@ -69,7 +70,9 @@ def test_accumulation_errors_equal_the_recorded_ones():
 @needs_peers
 @pytest.mark.slow
 def test_update_adds_less_to_a_plain_loop_than_accelerate():  # I88
-    found = run("update/update_overhead.py", "--models", "tiny", "--rows", "plain", "--seconds", "3")
+    """It is also the step of `make gpu` at its small size: see tests/benchmarks/test_gpu_steps.py."""
+    (step,) = [step for step in STEPS if step.name == "update_overhead"]
+    found = run(*step.arguments.split(), "--device", "cpu", "--small")
     ours, peer = (found.find_row("updates", loop=loop)["added"] for loop in ("Searchlight", "Accelerate"))
     assert ours < 0.6 * peer
 

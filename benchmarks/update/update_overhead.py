@@ -390,10 +390,10 @@ def main() -> None:
     parser.add_argument("--models", default="tiny,block,lm", help="which to train")
     parser.add_argument("--rows", default=",".join(ROWS), help="which features to add")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--small", action="store_true", help="the tiny model alone, for a second")
+    parser.add_argument("--small", action="store_true", help="the tiny model alone, for three seconds")
     given = parser.parse_args()
     if given.small:
-        given.models, given.rows, given.seconds = "tiny", "plain", 1.0
+        given.models, given.rows, given.seconds = "tiny", "plain", 3.0
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = [

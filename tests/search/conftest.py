@@ -1,8 +1,5 @@
-import fcntl
 import math
-import os
 import shutil
-import sqlite3
 
 import pytest
 from optuna.samplers import RandomSampler
@@ -74,22 +71,6 @@ def driver(make_searcher, tmp_path, monkeypatch):
         yield made
         made.over.set()
         made.thread.join()
-
-
-@pytest.fixture(scope="session")
-def empty_mlflow_db(tmp_path_factory):
-    """A database of MLflow without runs, which takes long to create: all workers of a session share it."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    with open(folder / "mlflow.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "mlflow.db").exists():
-            from mlflow.tracking import MlflowClient
-
-            MlflowClient(f"sqlite:///{folder / 'new.db'}").search_experiments()
-            with sqlite3.connect(folder / "new.db") as database:
-                database.execute("VACUUM INTO ?", [str(folder / "mlflow.db")])
-    return folder / "mlflow.db"
 
 
 @pytest.fixture
