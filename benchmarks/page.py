@@ -38,6 +38,7 @@ MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTA
 STUDIES = {
     "recorded_tables": "10 min beside other work",
     "recorded_defaults": "8 min beside other work",
+    "beliefs": "half an hour beside other work",
     "scaling": "1 min",
     "recorded_warm_starts": "19 min beside other work",
     "search_quality": "an hour beside other work",
