@@ -55,7 +55,7 @@ class SamplerKind:
 
 SAMPLERS = {  # by the names on the command line
     "mixture": SamplerKind(lambda seeds: MixtureSampler(seeds.trial, seeds.table, seeds.beliefs)),
-    # Independent: multivariate TPE finds worse configs (docs/development/search-quality.md).
+    # Independent: multivariate TPE finds worse configs (benchmarks/notes/search-variants.md).
     "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table)),
     "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
     "cmaes": SamplerKind(lambda seeds: ReplayedCmaEsSampler(seeds.trial), takes_several_objectives=False),
