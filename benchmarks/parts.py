@@ -93,19 +93,57 @@ def count_lower(runs: Sequence[Row], others: Sequence[Row]) -> int:
     return sum(a < b for a, b in zip(first, second, strict=True))
 
 
+PEERS = {"random": "random search + `ASHAScheduler`", "optuna-hyperband": "Optuna's TPE with `HyperbandPruner`"}
+
+
+def format_ratio(row: Row) -> list[str]:
+    """Format the ratio of final medians, and its intervals over seeds, and over seeds and problems."""
+    ratio, *ends = (
+        f"{row[f'final_ratio{end}']:.2f}" for end in ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
+    )
+    return [ratio, " to ".join(ends[:2]), " to ".join(ends[2:])]
+
+
+def format_seeds(row: Row) -> str:
+    return f"{row['lower']}/{row['equal']}/{row['higher']}"
+
+
 def render_quality() -> list[str]:
     result, rows = load_result("search_quality"), []
-    names = {"hyperband": "Searchlight", "hyperband-plain": "Searchlight before 26 November 2026"}
-    names["random"] = "random search + `ASHAScheduler`"
-    names["optuna-hyperband"] = "Optuna's TPE with `HyperbandPruner`"
+    names = {"hyperband": "Searchlight", "hyperband-plain": "Searchlight before 26 November 2026", **PEERS}
     for side, name in names.items():
         row = result.find_row("measures", side=side, problems="all", against="ray")
-        ratio, *ends = (
-            f"{row[f'final_ratio{end}']:.2f}" for end in ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
-        )
-        rows.append([name, ratio, " to ".join(ends[:2]), " to ".join(ends[2:])])
+        rows.append([name, *format_ratio(row)])
     head = ["side", "share of the recipe's regret", "over seeds", "over seeds and problems"]
     return [*render_table(head, rows, 3), "", f"`{result.command}`, {result.date}."]
+
+
+def render_quality_peers() -> list[str]:
+    """Render how the default scheduler ends compared with each peer, over all problems and the held-out ones."""
+    result, rows = load_result("search_quality"), []
+    names = {"ray": "the recipe", **PEERS, "best peer": "the best of these on each problem"}
+    for problems in ("all", "held out"):
+        for against, name in names.items():
+            row = result.find_row("measures", side="hyperband", problems=problems, against=against)
+            lower = f"{row['ends_lower_on']} of {row['of']}"
+            rows.append([name, problems, *format_ratio(row), format_seeds(row), lower])
+    head = ["compared with", "problems", "ratio", "over seeds", "over seeds and problems"]
+    return render_table([*head, "searches lower/equal/higher", "problems lower"], rows, 5)
+
+
+def render_quality_problems() -> list[str]:
+    """Render the final regret of each side on each problem, in the order of the default scheduler's ratio."""
+    result, rows = load_result("search_quality"), []
+    for row in sorted(result.find_rows("problems", side="hyperband"), key=lambda row: -row["ratio"]):
+        finals = (
+            result.find_row("problems", problem=row["problem"], side=side)["regret_100%"]
+            for side in ("ray", "hyperband", *PEERS)
+        )
+        name = f"`{row['problem']}`{' (held out)' * (row['kind'] == 'held out')}"
+        p = "< 0.01" if row["p_holm"] < 0.01 else f"{row['p_holm']:.2f}"
+        rows.append([name, *(f"{final:.4f}" for final in finals), f"{row['ratio']:.2f}", format_seeds(row), p])
+    head = ["problem", "the recipe", "`hyperband`", "random + ASHA", "Optuna", "ratio", "lower/equal/higher", "p"]
+    return render_table(head, rows, 7)
 
 
 def render_accumulation() -> list[str]:
