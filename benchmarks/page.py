@@ -63,7 +63,7 @@ STUDIES = {
     "continual": "10 CPU-minutes",
     "plasticity": "",
     "liquid_baselines": "13 CPU-minutes",
-    "liquid_best": "37:32 min beside other work",
+    "liquid_searches": "42 CPU-minutes beside other work",
     "scale_thousand": "15 min",
     "many_reports": "21 min beside other work",
     "steering": "4 min beside other work",
@@ -83,8 +83,8 @@ def render_studies() -> list[str]:
 
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_programs", "arc_depth", "liquid_best", "liquid_speed_ncp", "continual", "plasticity", "soak")
-MERGED = ("arc_policy", "arc_dreams", "arc_space", "arc_searches")
+QUOTED = ("arc_programs", "arc_depth", "liquid_speed_ncp", "continual", "plasticity", "soak")
+MERGED = ("arc_policy", "arc_dreams", "arc_space", "arc_searches", "liquid_searches")
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
     "numbers": render_goals,

@@ -34,6 +34,7 @@ from searchlight.search.analysis.importance import find_importances
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.folder.locations import parse_storage
 from searchlight.search.study.record import SearchRecord, build_record, load_search
+from searchlight.trainables.flatten import flatten
 from searchlight.trainables.registry import load_class
 
 POLL_S = 0.25  # between two readings of the CPU time
@@ -133,7 +134,7 @@ def describe(seed: int, found: Mapping[str, Any], searched: Sequence[str]) -> Ro
     (confirmation,) = found["confirmations"]
     finalist = next(config for config in confirmation["configs"] if config["trial"] is not None)
     low, high = finalist["difference_interval"]
-    statement, config = found["best"]["confirmed"]["statement"], found["best"]["config"]
+    statement, config = found["best"]["confirmed"]["statement"], flatten(found["best"]["config"])
     return {
         "seed": seed,
         "answer": "the defaults" if confirmation["chosen"] is None else f"trial {confirmation['chosen']}",

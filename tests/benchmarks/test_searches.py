@@ -24,6 +24,9 @@ def test_search_in_one_process_trains_trials_and_confirming_runs():
     row = describe(1, found, [*record.about["defaults"]])
     assert row["gain_low"] <= row["gain"] <= row["gain_high"]
     assert (row["shown"] == "yes") == ("beats the defaults by" in found["best"]["confirmed"]["statement"])
+    config = found["best"]["config"]
+    nested = found | {"best": found["best"] | {"config": {"part": config}}}
+    assert describe(1, nested, ["part.lr"])["part.lr"] == config["lr"]
     assert {share["parameter"] for share in find_shares([record, again])} == {*record.about["defaults"]}
 
 
