@@ -1,7 +1,7 @@
 """A language model that is sharded over the GPUs of a trial (FSDP2), for models that do not fit on one.
 
-searchlight run examples/sharded.py:Sharded --workers 8 --gpus-per-worker 1 --trials 20
 searchlight run examples/sharded.py:Sharded --workers 2 --trials 6    # on CPUs
+searchlight run examples/sharded.py:Sharded --workers 8 --gpus-per-worker 1 --trials 20
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
