@@ -49,6 +49,8 @@ NAMES = {
     "clear_sharding_cache": "torch.distributed.tensor.debug:_clear_sharding_prop_cache",
     "get_fsdp_group": "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._fsdp_param_group.fget",
     "get_fsdp_state": "torch.distributed.fsdp:FSDPModule._get_fsdp_state",
+    # Memory of a GPU, in builds for CUDA only
+    "clear_cublas_workspaces": "torch:_C._cuda_clearCublasWorkspaces",
     # Settings of torch
     "async_compile": "torch._inductor.async_compile:AsyncCompile",
     "count_function_modes": "torch:_C._len_torch_function_stack",

@@ -34,7 +34,6 @@ LASTING_PROCESSES = (
 )
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/memfd:")
 RAY_SESSION = "/session_20"  # part of the path of each file of Ray
-CLEAR_CUBLAS = "_cuda_clearCublasWorkspaces"  # a function of torch, which builds for the CPU do not have
 
 
 class ResourceLeaks:
@@ -108,8 +107,8 @@ def end_data_loaders() -> None:
                 private_api.shut_down_workers(item)
 
 
-def reserve_workspaces(device: torch.device) -> None:
-    """Let cuBLAS reserve its workspaces, of forward and of backward, before a trial allocates memory.
+def allocate_workspaces(device: torch.device) -> None:
+    """Let cuBLAS allocate its workspaces, of forward and of backward, before a trial allocates its memory.
 
     Else it takes them from a large block that the trial has freed for a moment, and that does not fit there again.
     """
@@ -126,7 +125,7 @@ def release_free_memory() -> None:
     if is_cuda_in_use():
         with suppress(RuntimeError):  # an error of a kernel, which a probe of the device shows
             # cuBLAS's workspace may lie in a large block that the trial has freed, which else cannot be released.
-            getattr(private_api.torch_c, CLEAR_CUBLAS)()
+            private_api.clear_cublas_workspaces()
             torch.cuda.empty_cache()
             torch.accelerator.empty_host_cache()  # pinned memory, of checkpoints and data loaders
 

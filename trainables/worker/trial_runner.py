@@ -18,7 +18,7 @@ from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, pro
 from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.process import ProcessSnapshot
-from searchlight.trainables.isolation.resource_leaks import Memory, end_data_loaders, reserve_workspaces
+from searchlight.trainables.isolation.resource_leaks import Memory, allocate_workspaces, end_data_loaders
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.registry import find_user_frame, load_class
@@ -253,7 +253,7 @@ class TrialRunner:
         config = task_class.config_class().model_validate(segment.config)
         context = self.context.for_next_trial()
         try:
-            reserve_workspaces(context.device)
+            allocate_workspaces(context.device)
             training = TrialTrainer(task_class(config, context))
         except BaseException:  # any error: the process group of its mesh would have no owner
             context.close()

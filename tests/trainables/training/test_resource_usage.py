@@ -9,7 +9,7 @@ import pynvml
 import pytest
 import torch
 
-from searchlight.trainables.isolation.resource_leaks import release_free_memory, reserve_workspaces
+from searchlight.trainables.isolation.resource_leaks import allocate_workspaces, release_free_memory
 from searchlight.trainables.training import resource_usage
 from searchlight.trainables.training.resource_usage import (
     CLEAR,
@@ -119,7 +119,7 @@ def test_memory_that_a_trial_freed_is_released_from_under_a_workspace_of_cublas(
 def test_block_that_is_freed_between_updates_fits_in_its_place_again():
     device = torch.device("cuda", 0)
     release_free_memory()
-    reserve_workspaces(device)
+    allocate_workspaces(device)
     before = torch.cuda.memory_reserved()
     weight = torch.ones(64, 64, device=device, requires_grad=True)
     for _ in range(3):
