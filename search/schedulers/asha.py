@@ -5,7 +5,7 @@ rung.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
 
 from searchlight.search.schedulers.base import RungScheduler, SchedulerSettings, Segment, TrialProgress
@@ -39,12 +39,7 @@ class ASHAScheduler(RungScheduler):
         for trial in trials:
             if trial.state == "waiting" and trial.current_rung(self.rungs) is None:
                 return Segment("continued", trial.number, trial.epoch, self.get_next_rung(trial.total_cost))
-        for rung, above in self._list_rung_pairs():
-            ranked = self.rank_trials(trials, rung)
-            for trial in ranked[: len(ranked) // self.reduction_factor]:
-                if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
-                    return Segment("promoted", trial.number, trial.epoch, above)
-        return None
+        return self._promote_best(trials, lambda reached: reached // self.reduction_factor)
 
     def promote_to_finish_one(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Promote the best trial at the highest rung with a waiting trial, so that one trial completes.
@@ -53,11 +48,7 @@ class ASHAScheduler(RungScheduler):
         """
         if any(t.state == "running" or t.finished or t.is_complete(self.limit) for t in trials):
             return None
-        for rung, above in self._list_rung_pairs():
-            for trial in self.rank_trials(trials, rung):
-                if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
-                    return Segment("promoted", trial.number, trial.epoch, above)
-        return None
+        return self._promote_best(trials, lambda reached: reached)
 
     def promote_leader(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Promote a trial that waits at a rung and is the best of all that reached it, the highest rung first.
@@ -67,8 +58,18 @@ class ASHAScheduler(RungScheduler):
         """
         if any(trial.state == "running" for trial in trials):
             return None
+        return self._promote_best(trials, lambda reached: 1)
+
+    def _promote_best(self, trials: Sequence[TrialProgress], count: Callable[[int], int]) -> Segment | None:
+        """Promote the best trial that waits at a rung, the highest rung first.
+
+        Args:
+            trials: All trials.
+            count: Returns how many of the trials that reached a rung, the best ones, may continue.
+        """
         for rung, above in self._list_rung_pairs():
-            for trial in self.rank_trials(trials, rung)[:1]:
+            ranked = self.rank_trials(trials, rung)
+            for trial in ranked[: count(len(ranked))]:
                 if trial.state == "waiting" and trial.current_rung(self.rungs) == rung:
                     return Segment("promoted", trial.number, trial.epoch, above)
         return None
