@@ -50,32 +50,42 @@ def searchable(
         return Field(default, description=description, json_schema_extra={"size": True})
     if trust not in get_args(Trust):
         raise ValueError(f"searchable trust must be {', '.join(get_args(Trust))}, but got {trust!r}.")
-    if choices is not None:
-        if low is not None or high is not None or log or step is not None:
-            raise ValueError("searchable must get a range or choices, but got both.")
-        if default not in choices:
-            raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
-        values = [_to_plain(choice) for choice in choices]
-        odd = [value for value in values if not isinstance(value, str | int | float | None)]
-        if odd:
-            raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
-        space: dict[str, Any] = {"choices": values}
+    if choices is None:
+        space = _build_range(default, low, high, log, step)
+    elif low is not None or high is not None or log or step is not None:
+        raise ValueError("searchable must get a range or choices, but got both.")
     else:
-        if low is None or high is None:
-            raise ValueError(f"searchable must get low and high, or choices, but got {low=}, {high=}.")
-        if not low < high:
-            raise ValueError(f"searchable must have low < high, but got {low}..{high}. Swap the bounds.")
-        if not low <= default <= high:
-            raise ValueError(f"searchable default must lie in its range, but got {default} and {low}..{high}.")
-        if log and step is not None:
-            raise ValueError(f"searchable must get log=True or a step, but got both, {step=}.")
-        if log and low <= 0:
-            raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
-        space = {"low": low, "high": high, "log": log, "step": step}
+        space = {"choices": _check_choices(default, choices)}
     space["trust"] = trust
     if when is not None:
         space["when"] = {name: [_to_plain(each) for each in _to_list(value)] for name, value in when.items()}
     return Field(default, description=description, json_schema_extra={"search": space})
+
+
+def _check_choices(default: Any, choices: Sequence[Any]) -> list[Any]:
+    """Return the choices as plain values."""
+    if default not in choices:
+        raise ValueError(f"searchable default must be among its choices, but got {default!r} and {choices}.")
+    values = [_to_plain(choice) for choice in choices]
+    odd = [value for value in values if not isinstance(value, str | int | float | None)]
+    if odd:
+        raise ValueError(f"searchable choices must be text, numbers, booleans or None, but got {odd[0]!r}.")
+    return values
+
+
+def _build_range(default: Any, low: float | None, high: float | None, log: bool, step: float | None) -> dict[str, Any]:
+    """Return the space of a field that has a range."""
+    if low is None or high is None:
+        raise ValueError(f"searchable must get low and high, or choices, but got {low=}, {high=}.")
+    if not low < high:
+        raise ValueError(f"searchable must have low < high, but got {low}..{high}. Swap the bounds.")
+    if not low <= default <= high:
+        raise ValueError(f"searchable default must lie in its range, but got {default} and {low}..{high}.")
+    if log and step is not None:
+        raise ValueError(f"searchable must get log=True or a step, but got both, {step=}.")
+    if log and low <= 0:
+        raise ValueError(f"searchable range must be positive with log=True, but got {low}..{high}.")
+    return {"low": low, "high": high, "log": log, "step": step}
 
 
 def _to_list(value: Any) -> Sequence[Any]:
