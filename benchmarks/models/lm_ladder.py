@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 from benchmarks.recording import Table, add_settings, create_parser, parse_settings, print_progress, print_result
 from searchlight.search.config import SearchConfig
 from searchlight.search.experiment import ladder, runner
+from searchlight.search.folder.locations import list_sized_searches
 from searchlight.trainables.lm import LmTask
 from searchlight.trainables.lm.config import LmConfig
 from searchlight.trainables.training.trainer import train
@@ -34,7 +35,7 @@ FIRST_SEED = 1000  # of the comparison, which no search uses
 
 def search_ladder(folder: Path, widths: str, trials: int, fixed: Mapping[str, str]) -> ladder.LadderResult:
     """Return the result of the searches at all widths, of which those that ended are not run again."""
-    if (folder / "ladder").exists():
+    if list_sized_searches(folder / "ladder"):
         return ladder.resume(folder / "ladder")
     config = {**build_options(folder, "ladder", fixed), "sizes": f"width={widths}", "trials": trials, "confirm": 0}
     return ladder.run(SearchConfig(**config))
