@@ -225,7 +225,8 @@ def test_readme_states_which_side_suits_trials_of_seconds():
 
 def test_docs_tell_the_measured_quality_of_searches():
     page, notes = "docs/development/search-quality.md", "benchmarks/notes/search-comparisons.md"
-    for side, result, path in (("hyperband", "search_quality", page), ("asha", "search_quality_former", notes)):
+    published = [("hyperband", "search_quality", page), ("random", "search_quality", page)]
+    for side, result, path in (*published, ("asha", "search_quality_former", notes)):
         row = load_result(result).find_row("measures", side=side, problems="all", against="ray")
         assert f"{row['final_ratio']:.2f}" in (ROOT / path).read_text(encoding="utf-8")
 
