@@ -139,6 +139,14 @@ def kill_what_a_failed_test_leaves():
         STARTED.pop().kill()
 
 
+@pytest.fixture(autouse=True)
+def keep_modules_of_tests():
+    """Fail a test that makes this process import the tests again. Otherwise later ones would fail in its place."""
+    yield
+    module = sys.modules.get(S3Server.__module__)
+    assert getattr(module, "S3Server", None) is S3Server, "this process has imported the tests again"
+
+
 @pytest.fixture(scope="session")
 def empty_mlflow_db(tmp_path_factory):
     """A database of MLflow without runs, which takes long to create: all workers of a session share it."""

@@ -1,12 +1,14 @@
 """Searches at several sizes: what each of them is given, and what is left of them when they are resumed."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from searchlight.search.cli import searchlight
-from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import load_config, to_yaml
 from searchlight.search.errors import UsageError
 from searchlight.search.experiment import ladder, plan
@@ -16,8 +18,24 @@ from searchlight.search.folder.locations import LADDER
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.listing import print_searches
 from searchlight.search.scaling.options import ScalingOptions
+from tests.conftest import ROOT, TASKS
+
+# As in a notebook, the class has no file. The search ends where its first size would begin.
+FROM_INPUT = """
+from searchlight.search.config import SearchConfig
+from searchlight.search.experiment import ladder, plan
 from searchlight.trainables.lm import LmTask
-from tests.conftest import TASKS
+
+class Own(LmTask):
+    pass
+
+def note(config, console):
+    print(plan(config).source.task_class.__name__)
+    raise SystemExit
+
+ladder.runner.run = note
+ladder.run(SearchConfig(task=Own, sizes="48,96", set={"heads": 3}, name="grown", confirm=0))
+"""
 
 
 @pytest.mark.parametrize(
@@ -121,18 +139,11 @@ def test_list_has_a_line_for_searches_at_several_sizes(begun, capsys):
     assert {"name": "grown", "searches": ["grown-width8", "grown-width16"]} in json.loads(capsys.readouterr().out)
 
 
-def test_task_without_a_file_is_there_before_the_first_size_begins(tmp_path, monkeypatch):
-    class Own(LmTask):
-        pass
-
-    class Begins(Exception):
-        pass
-
-    def note(config, console):
-        raise Begins(plan(config).source)
-
-    monkeypatch.setattr(ladder.runner, "run", note)
-    options = {"task": Own, "sizes": "48,96", "set": {"heads": 3}, "name": "grown", "storage": tmp_path, "confirm": 0}
-    with pytest.raises(Begins) as begins:
-        ladder.run(SearchConfig(**options))
-    assert begins.value.args[0].task_class.__name__ == "Own"
+def test_task_without_a_file_is_there_before_the_first_size_begins(tmp_path):
+    """It has a process of its own, which imports the copy of the task and of what lies beside it."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-"], input=FROM_INPUT, cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Own\n"
