@@ -4,8 +4,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
 
-# The files of slow tests come first by their names, and are begun first.
-TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# The files of slow tests come first by their names, and are begun first. A test that ends its worker is not run again.
+TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py policy)
 LIQUID := $(addprefix tests/models/liquid/,cells continual plasticity spiking test_losses.py test_network.py)
 TRIALS := arc/test_task.py $(addprefix liquid/test_,continual.py distributed.py plasticity.py task.py) update
