@@ -100,11 +100,11 @@ def test_live_page_loads_itself_again_and_keeps_its_place(chromium, tmp_path, mo
     monkeypatch.setattr(live_page, "REFRESH_S", 1)
     file = tmp_path / "report.html"
     file.write_text(live_page.render_live(many(40)))
-    context = chromium.new_context(offline=True, bypass_csp=True, **VIEWS["light"])  # the last line needs eval
+    context = chromium.new_context(offline=True, bypass_csp=True, **VIEWS["light"])  # functions need eval
     shown = context.new_page()
     shown.goto(file.as_uri())
-    shown.evaluate("scrollTo(0, 700)")
+    # Functions are called in the browser until they are true, also if the page loads itself meanwhile.
+    shown.wait_for_function("() => { scrollTo(0, 700); return scrollY === 700 }", timeout=30_000)
     file.write_text(live_page.render_live(replace(many(40), name="renamed")))
-    # In the browser, which begins again if the page loads meanwhile.
-    shown.wait_for_function("document.title === 'renamed' && scrollY === 700", timeout=30_000)
+    shown.wait_for_function("() => document.title === 'renamed' && scrollY === 700", timeout=30_000)
     context.close()
