@@ -12,6 +12,9 @@ from typing import ClassVar, Literal, Protocol, Self
 from searchlight.search.space.fidelity import Unit, format_amount, unit_label
 from searchlight.search.space.objectives import Mode
 
+# Between two rungs, as a share of the reduction factor. Rounding would put a rung of 50 epochs at 1, below one at 2.
+CLOSEST = 0.75
+
 
 @dataclass(frozen=True)
 class TrialProgress:
@@ -261,9 +264,14 @@ class RungScheduler(SchedulerTraits):
     def from_config(
         cls, limit: float, reduction_factor: int, grace_period: float, mode: Mode, unit: Unit = "epochs"
     ) -> Self:
-        """Return a scheduler with rungs at limit, limit/reduction_factor and so on, none below grace_period."""
+        """Return a scheduler with rungs at limit, limit/reduction_factor and so on, none below grace_period.
+
+        Epochs are rounded. Below two rungs, none is added that is nearer to the next one than CLOSEST.
+        """
         rungs = [limit]
         while grace_period <= (lower := _compute_lower_rung(rungs[0], reduction_factor, unit)) < rungs[0]:
+            if len(rungs) > 1 and rungs[0] < CLOSEST * reduction_factor * lower:
+                break
             rungs.insert(0, lower)
         return cls(tuple(rungs), reduction_factor, mode, unit)
 
