@@ -2,11 +2,13 @@
 
 Successive halving stops trials that start slowly. HyperBand runs several brackets of halving and compares only some
 trials at the lowest rung. Each further bracket omits one more rung at the bottom. The last bracket trains its trials
-to the end.
+to the end. Then the first bracket is filled again. So a search with few trials compares all of them at the lowest rung.
 
 The first trial has the task's defaults, which are usually good. So it continues while it is in the better half.
 """
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,6 @@ from searchlight.search.schedulers.base import SchedulerSettings, SchedulerTrait
 from searchlight.search.space.fidelity import Unit, format_amount, unit_label
 from searchlight.search.space.objectives import Mode
 
-GOLDEN = (math.sqrt(5) - 1) / 2
 FEWEST = 4  # other trials at the lowest rung, before the defaults may continue
 FEWEST_ABOVE = 2  # other trials at a rung above, before the defaults are compared there
 
@@ -55,7 +56,7 @@ class HyperBandScheduler(SchedulerTraits):
         if len(self.brackets) == 1:
             return str(self.brackets[0])
         rungs = (",".join(format_amount(rung) for rung in bracket.rungs) for bracket in self.brackets)
-        shares = (f"{share:.0%}" for share in self.shares)
+        shares = (f"{size / sum(self.sizes):.0%}" for size in self.sizes)
         descriptions = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
         return f"rungs: {'; '.join(descriptions)} {unit_label(self.unit)}"
 
@@ -72,23 +73,15 @@ class HyperBandScheduler(SchedulerTraits):
         return self.brackets[0].rungs
 
     @cached_property
-    def shares(self) -> tuple[float, ...]:
-        """Return each bracket's share of trials, so that all get the same budget (n of the paper's algorithm 1)."""
+    def sizes(self) -> tuple[int, ...]:
+        """Return how many trials fill each bracket, so that all get the same budget (n of the paper's algorithm 1)."""
         factor, count = self.brackets[0].reduction_factor, len(self.brackets)
-        trials = [math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count))]
-        return tuple(n / sum(trials) for n in trials)
+        return tuple(math.ceil(count / (s + 1) * factor**s) for s in reversed(range(count)))
 
     def get_bracket(self, index: int) -> ASHAScheduler:
-        """Return the bracket of the trial that started after `index` others.
-
-        Multiples of the golden ratio, modulo 1, fill the unit interval evenly at every length.
-        """
-        place = index * GOLDEN % 1
-        for bracket, share in zip(self.brackets, self.shares, strict=True):
-            if place < share:
-                return bracket
-            place -= share
-        return self.brackets[-1]
+        """Return the bracket of the trial that started after `index` others. The brackets are filled in turn."""
+        filled = list(itertools.accumulate(self.sizes))
+        return self.brackets[bisect.bisect_right(filled, index % filled[-1])]
 
     def next_action(self, trials: Sequence[TrialProgress], may_start: bool) -> Segment | None:
         """Return the segment to run now. No trial is pruned before the search ends."""
