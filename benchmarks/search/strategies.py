@@ -4,10 +4,11 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import InMemoryStorage
@@ -24,17 +25,43 @@ from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.samplers.belief import RunningBelief
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.mixture import Belief
+from searchlight.search.schedulers.asha import ASHAScheduler as Halving
+from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.factory import create_scheduler
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.study import SearchStudy
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.worker.messages import EpochReport, GangResult, SegmentEnd, to_json
 
 UNLIMITED = 10**9  # trials, since time ends a search here
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 optuna_search.logger.setLevel(logging.ERROR)  # it warns of every NaN that it cannot report to the study
+
+
+class EvenBrackets(HyperBandScheduler):
+    """HyperBand as it was before 26 November 2026: few trials, too, are spread over all brackets.
+
+    Multiples of the golden ratio, modulo 1, fill the unit interval evenly at every length. The lowest rung may be
+    nearer to the next one than the others are.
+    """
+
+    @classmethod
+    def spread(cls, schedule: Scheduler) -> Self:
+        """Return a scheduler with the settings of `schedule`, a HyperBandScheduler."""
+        assert isinstance(schedule, HyperBandScheduler)
+        first = schedule.brackets[0]
+        lower = round(schedule.rungs[0] / first.reduction_factor)
+        rungs = [*([lower] if lower >= 1 and lower < schedule.rungs[0] else []), *schedule.rungs]
+        brackets = tuple(replace(first, rungs=tuple(rungs[start:])) for start in range(len(rungs)))
+        return cls(brackets, schedule.starts_with_defaults)
+
+    def get_bracket(self, index: int) -> Halving:
+        ends = np.cumsum(self.sizes) / sum(self.sizes)
+        return self.brackets[int(np.searchsorted(ends, index * GOLDEN % 1, side="right"))]
 
 
 class Searchlight:
@@ -50,6 +77,7 @@ class Searchlight:
             where enough of them have been.
         earlier: Trials of an earlier search, which the sampler learns from.
         first: Configs that are tried after the defaults.
+        remake: Makes another scheduler of that of the options.
         options: Options of the search.
     """
 
@@ -64,13 +92,14 @@ class Searchlight:
         prefers_defaults: bool = True,
         earlier: Sequence[FrozenTrial] = (),
         first: Sequence[Values] = (),
+        remake: Callable[[Scheduler], Scheduler] = lambda schedule: schedule,
         **options: Any,
     ) -> None:
         config = SearchConfig(task="simulated", seed=seed, **{"scheduler": "hyperband", **options})
         beliefs = {name: Belief(value, "medium") for name, value in (problem.defaults or {}).items()}
         sampler = sampler_factory(config.sampler, seed, beliefs)
         has_defaults = problem.defaults is not None and prefers_defaults
-        schedule = create_scheduler(config, problem.epochs, "min", seed=seed, starts_with_defaults=has_defaults)
+        schedule = remake(create_scheduler(config, problem.epochs, "min", seed=seed, starts_with_defaults=has_defaults))
         study = SearchStudy(InMemoryStorage(), "search", sampler, [Objective(OBJECTIVE, "min")], earlier)
         limits = SearchLimits(trials)
         for config in (*([] if problem.defaults is None else [problem.defaults]), *first):
@@ -194,7 +223,10 @@ def create_asha(problem: Problem) -> ASHAScheduler:
 
 SIDES: dict[str, Make] = {
     "hyperband": lambda problem, seed: Searchlight(problem, seed, sampler="tpe"),
-    "hyperband-plain": lambda problem, seed: Searchlight(problem, seed, sampler="tpe", prefers_defaults=False),
+    "hyperband-even": lambda problem, seed: Searchlight(problem, seed, sampler="tpe", remake=EvenBrackets.spread),
+    "hyperband-plain": lambda problem, seed: Searchlight(
+        problem, seed, sampler="tpe", prefers_defaults=False, remake=EvenBrackets.spread
+    ),
     "hyperband-mixture": lambda problem, seed: Searchlight(problem, seed, sampler="mixture"),
     "believe-optimum": lambda problem, seed: Believing(problem, seed, 0.0),
     "believe-near": lambda problem, seed: Believing(problem, seed, 0.1),

@@ -12,7 +12,8 @@ from benchmarks.search.problems.problems import Curve, Problem
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import SWITCH_S, Incumbent, Job, simulate
-from benchmarks.search.strategies import SIDES
+from benchmarks.search.strategies import SIDES, EvenBrackets
+from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
@@ -181,3 +182,12 @@ def test_searchlight_ends_diverged_trials_sooner_than_tune():
     assert min(ours.diverged, tune.diverged) > 1
     assert ours.lost <= 20.0 * (ours.diverged + 8)
     assert tune.lost >= 90.0 * (tune.diverged - 8)
+
+
+def test_former_brackets_are_spread_and_have_the_lowest_rung():
+    former = EvenBrackets.spread(HyperBandScheduler.from_config(50, 3, 1, "min"))
+    assert [bracket.rungs[0] for bracket in former.brackets] == [1, 2, 6, 17, 50]
+    brackets = [former.brackets.index(former.get_bracket(number)) for number in range(2000)]
+    assert brackets[:9] == [0, 1, 0, 2, 0, 0, 1, 0, 3]
+    for place, size in enumerate(former.sizes):
+        assert brackets.count(place) == pytest.approx(size / sum(former.sizes) * 2000, abs=2)
