@@ -124,7 +124,7 @@ def test_search_in_a_bucket_is_listed_reported_and_reused(storage, tmp_path, mon
     drive(planned, held, [])
     known = load_search(planned.config.path)
     listed = CliRunner().invoke(run, ["--list", "--storage", storage])
-    assert listed.stdout.startswith("one  2 completed, "), listed.output
+    assert listed.stdout.startswith("one  1 completed, "), listed.output
     reported = CliRunner().invoke(report, ["one", "--storage", storage])
     assert f"page: {storage}/one/report.html" in reported.output
     with local_copy(planned.config.path / "trials.parquet") as file:
