@@ -110,7 +110,7 @@ def format_seeds(row: Row) -> str:
 
 def render_quality() -> list[str]:
     result, rows = load_result("search_quality"), []
-    names = {"hyperband": "Searchlight", "hyperband-plain": "Searchlight before 26 November 2026", **PEERS}
+    names = {"hyperband": "Searchlight", "hyperband-even": "Searchlight before 26 November 2026", **PEERS}
     for side, name in names.items():
         row = result.find_row("measures", side=side, problems="all", against="ray")
         rows.append([name, *format_ratio(row)])

@@ -44,8 +44,8 @@ PEER = "ray"
 RUNS = RESULTS / "search_quality.parquet"
 SEEDS = 19  # the recorded ones, so that nothing needs to run without options
 OURS = ("hyperband", "asha")
-SEARCHLIGHT = (*OURS, "hyperband-plain", "median", "asha-stop")  # the sides that are compared with each other side
-PUBLISHED = ("hyperband", "hyperband-plain", "ray", "random", "optuna-hyperband")  # recorded on all problems
+SEARCHLIGHT = (*OURS, "hyperband-even", "median", "asha-stop")  # the sides that are compared with each other side
+PUBLISHED = ("hyperband", "hyperband-even", "ray", "random", "optuna-hyperband")  # recorded on all problems
 # The problems of each row are left out together when the choice of OURS is checked.
 GROUPS = (
     ("hartmann3-good", "hartmann6-bad", "hartmann6-good", "hartmann3-terrible"),
