@@ -142,9 +142,11 @@ def kill_what_a_failed_test_leaves():
 @pytest.fixture(autouse=True)
 def keep_modules_of_tests():
     """Fail a test that makes this process import the tests again. Otherwise later ones would fail in its place."""
+    kept = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"}
     yield
-    module = sys.modules.get(S3Server.__module__)
-    assert getattr(module, "S3Server", None) is S3Server, "this process has imported the tests again"
+    lost = [name for name, module in kept.items() if sys.modules.get(name) is not module]
+    sys.modules.update(kept)
+    assert lost == []
 
 
 @pytest.fixture(scope="session")

@@ -56,9 +56,8 @@ class HyperBandScheduler(SchedulerTraits):
         if len(self.brackets) == 1:
             return str(self.brackets[0])
         rungs = (",".join(format_amount(rung) for rung in bracket.rungs) for bracket in self.brackets)
-        shares = (f"{size / sum(self.sizes):.0%}" for size in self.sizes)
-        descriptions = (f"{share} of the trials at {of_one}" for share, of_one in zip(shares, rungs, strict=True))
-        return f"rungs: {'; '.join(descriptions)} {unit_label(self.unit)}"
+        descriptions = (f"{size} trials at {of_one}" for size, of_one in zip(self.sizes, rungs, strict=True))
+        return f"rungs, in turn: {'; '.join(descriptions)} {unit_label(self.unit)}"
 
     @property
     def unit(self) -> Unit:

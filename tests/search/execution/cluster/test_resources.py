@@ -73,13 +73,13 @@ LIQUID = {"task": "liquid", "set": {"epochs": "30"}}
     [
         (
             {},
-            "rungs: 53% of the trials at 1,3,9; 29% of the trials at 3,9; 18% of the trials at 9 epochs",
+            "rungs, in turn: 9 trials at 1,3,9; 5 trials at 3,9; 3 trials at 9 epochs",
         ),
         ({"scheduler": "asha"}, "rungs: 1, 3, 9 epochs"),
         ({"max_fidelity": "100", "scheduler": "none"}, "rungs: 9 epochs"),
         (
             {"scheduler": "hyperband", "grace_period": "3"},
-            "rungs: 60% of the trials at 3,9; 40% of the trials at 9 epochs",
+            "rungs, in turn: 3 trials at 3,9; 2 trials at 9 epochs",
         ),
         ({"scheduler": "asha-stop"}, "rungs: 1, 3, 9 epochs, where a trial continues or ends at once"),
         ({"scheduler": "asha", "fidelity": "gpu-seconds", "max_fidelity": "10m"}, "rungs: 67, 200, 600 GPU-seconds"),
