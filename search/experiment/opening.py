@@ -117,6 +117,7 @@ def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
             "searched": {p.name: distribution_to_json(p.distribution) for p in space.parameters},
             "fixed": space.fixed_values(),
             "rungs": [*plan.schedule.rungs],
+            "schedule": str(plan.schedule),
             "units": dict(plan.source.task_class.units) if plan.source.task_class else {},
             "files": provenance.compute_digests(plan.source.modules),
             "flags": {name: asdict(flag) for name, flag in plan.command.flags.items()} if plan.command else {},
@@ -223,7 +224,17 @@ def _restore_plan(
             f"the task must have the objective that {location.name} began with, {before.metric} {before.mode}, "
             f"but has {current.metric} {current.mode}."
         )
-    return plan, notes
+    return plan, notes + _describe_schedule(metadata, plan)
+
+
+def _describe_schedule(metadata: Mapping[str, Any], plan: SearchPlan) -> list[str]:
+    """Return a line for the user if an earlier version began the search, and chose other rungs or brackets."""
+    rungs = [*plan.schedule.rungs]
+    is_same = metadata.get("rungs", rungs) == rungs
+    if plan.config.scheduler == "hyperband" and len(rungs) > 1:
+        is_same = metadata.get("schedule") == str(plan.schedule)
+    told = "an earlier version chose other rungs, so a trial that waits may continue without comparison; now"
+    return [] if is_same else [f"{told} {plan.schedule}"]
 
 
 def _describe_copy(task: str, config: SearchConfig) -> list[str]:

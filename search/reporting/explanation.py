@@ -112,6 +112,8 @@ def _find_peers(record: SearchRecord, trial: FrozenTrial) -> tuple[Sequence[floa
         return rungs, record.trials
     ends = rungs[-1], config["reduction_factor"], rungs[0], record.objective.mode, record.unit
     schedule, index = HyperBandScheduler.from_config(*ends), record.trials.index(trial)
+    if record.about.get("schedule") != str(schedule):  # the search began in a version with other brackets
+        return (), ()
     bracket = schedule.get_bracket(index)
     return bracket.rungs, [t for place, t in enumerate(record.trials) if schedule.get_bracket(place) is bracket]
 

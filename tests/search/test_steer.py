@@ -154,21 +154,23 @@ def test_search_is_explained_by_its_best_and_its_failures(make_searcher, tmp_pat
 
 def test_trials_of_hyperband_are_compared_within_their_bracket(make_searcher, tmp_path):
     _, study, _ = make_searcher(trials=1)
+    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
     about = {"config": {"scheduler": "hyperband", "reduction_factor": 3, "sampler": "tpe"}, "rungs": [1, 3, 9]}
-    study.save_metadata(about)
+    study.save_metadata({**about, "schedule": str(schedule)})
     space = resolve_space(Config, {"precision": "fp32"}, {})
-    for number in range(9):
+    for number in range(17):
         study.record_config(study.ask(space)[0], {"epochs": 9})
         for epoch in range(1, 10):
             study.report(number, epoch, number / epoch, {"metrics": {"val/loss": number / epoch}})
     study.commit()
-    schedule = HyperBandScheduler.from_config(9, 3, 1, "min")
-    for number in range(9):
+    for number in range(17):
         bracket = schedule.get_bracket(number)
-        own = [other for other in range(9) if schedule.get_bracket(other) is bracket]
+        own = [other for other in range(17) if schedule.get_bracket(other) is bracket]
         ranks = explain_trial(load_search(tmp_path), number)["rungs"]
         assert [rank["rung"] for rank in ranks] == [*bracket.rungs]
         assert all(rank["of"] == len(own) and rank["better"] == own[: own.index(number)] for rank in ranks)
+    study.save_metadata(about)  # as an earlier version, which had other brackets
+    assert explain_trial(load_search(tmp_path), 0)["rungs"] == []
 
 
 def test_command_to_a_search_that_has_ended_is_refused(ended):

@@ -114,6 +114,21 @@ def test_search_that_was_to_log_a_model_says_how_to_log_it_now(begun, tmp_path):
     assert held.notes[-2].endswith(f"one --storage {tmp_path}/runs --log-model")
 
 
+@pytest.mark.parametrize("former", [{}, {"schedule": "rungs: 53% of the trials at 1,3; 47% of the trials at 3 epochs"}])
+def test_search_that_began_with_other_brackets_says_so(former, begun, tmp_path):
+    place = tmp_path / "runs" / "one"
+    _, held = open_search(place, {})
+    assert [note for note in held.notes if "rungs" in note] == []
+    about = {name: value for name, value in held.study.metadata.items() if name != "schedule"}
+    held.study.save_metadata(about | former)
+    held.study.commit()
+    held.store.close()
+    _, held = open_search(place, {})
+    held.store.close()
+    (note,) = [note for note in held.notes if "rungs" in note]
+    assert note.endswith("may continue without comparison; now rungs, in turn: 3 trials at 1,3; 2 trials at 3 epochs")
+
+
 def test_other_options_are_refused_on_resume(begun):
     (problem,) = problems_of(begun, given={"seed": "2", "search": {"lr": "0..1"}, "task": "arc"})
     assert problem.startswith("--resume must come without --search, --seed, a task: one continues as it began.")
