@@ -4,7 +4,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/ready
 
-# The files of slow tests come first by their names, and are begun first. A test that ends its worker is not run again.
+# The files of slow tests come first by their names, and are begun first. A test that hangs ends its worker, and is not run
+# again by another one.
 TEST := $(RUN) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 ARC := $(addprefix tests/models/arc/,prompt/test_encoder.py policy)
 LIQUID := $(addprefix tests/models/liquid/,cells continual plasticity spiking test_losses.py test_network.py)
