@@ -113,6 +113,13 @@ if trainer.is_global_zero:
 trainer.test(model, data, verbose=False)
 """
 
+# Python may end while a thread of gloo gives back a tensor that it has reduced, and then PyTorch ends the rank by SIGABRT.
+END_RANK = """
+import os
+sys.stdout.flush()
+os._exit(0)
+"""
+
 
 def steps_of(outcome, name):
     return [step for _, step, metrics in outcome.heard if name in metrics]
@@ -189,7 +196,7 @@ def test_lightning_stops_in_order(tmp_path):
 
 
 def test_only_rank_0_of_lightning_is_heard_and_all_ranks_stop(tmp_path):
-    outcome = run_program(tmp_path, LIGHTNING, "100000", "lightning.pytorch", "2", stop_after=4)
+    outcome = run_program(tmp_path, LIGHTNING + END_RANK, "100000", "lightning.pytorch", "2", stop_after=4)
     assert (outcome.code, outcome.could_stop) == (0, True), outcome.output
     assert outcome.output.count("left in epoch") == 1
     steps = steps_of(outcome, "val_loss")
@@ -197,7 +204,7 @@ def test_only_rank_0_of_lightning_is_heard_and_all_ranks_stop(tmp_path):
 
 
 def test_only_rank_0_of_torchrun_is_heard_and_all_ranks_stop(tmp_path):
-    (tmp_path / "program.py").write_text(HUGGING_FACE)
+    (tmp_path / "program.py").write_text(HUGGING_FACE + END_RANK)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     outcome = run_command(tmp_path, [*torchrun, "program.py", "100000"], stop_after=4)
     assert (outcome.code, outcome.could_stop) == (0, True), outcome.output
