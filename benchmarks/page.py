@@ -57,7 +57,7 @@ STUDIES = {
     "arc_programs": "17 CPU-minutes",
     "arc_dreams": "3 CPU-minutes",
     "arc_space": "5 CPU-minutes",
-    "arc_searches": "28 min, most of it beside other work",
+    "arc_searches": "22 min, most of it beside other work",
     "arc_depth": "5 CPU-minutes",
     "turnaround_lm": "6 min",
     "program_turnaround": "8 min",
