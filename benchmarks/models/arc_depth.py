@@ -1,4 +1,4 @@
-"""Compare programs of one and of two operations on small ARC puzzles, without learning.
+"""Compare programs of one, two and three operations on small ARC puzzles, without learning.
 
 Programs of two operations, one after the other, are executed for puzzles that no program of one operation meets on all
 hidden demonstrations. The others gain nothing, because no value is larger. They begin with a few operations:
@@ -7,6 +7,9 @@ hidden demonstrations. The others gain nothing, because no value is larger. They
   programs of two operations are executed.
 - "largest values": those of the puzzle's own largest values after one operation.
 - "random": drawn for each puzzle.
+
+Programs of three operations begin with the puzzle's best programs of two whose first has one of the largest values.
+They are executed where no shorter program meets all hidden demonstrations.
 
 Each row takes the answers of one operation and of pairs, too. Answers are ranked by their value on hidden
 demonstrations. "gained" and "lost" count tests that are met only with two operations, or only without. Puzzles are not
@@ -36,7 +39,8 @@ from searchlight.models.arc.puzzles.datasets import SPLITS
 KEPT = 4  # distinct answers of each first operation
 TRIED = 12  # programs of each first operation whose answers are asked for, the best first
 Values = NDArray[np.float64]
-Answer = Mapping[str, Any]  # value, number of operations, a digest and a hit for each test
+Answer = Mapping[str, Any]  # value, operations, a digest and a hit for each test
+ALL_MET = 1.0  # a larger value is that of a program that meets all hidden demonstrations
 
 
 def main() -> None:
@@ -92,7 +96,12 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
     largest = sorted(valid, key=lambda index: -single[index].value)[:number]
     drawn = np.random.default_rng(int(puzzle.id, 16)).permutation(valid)[:number].tolist()
     tried = [] if is_met(puzzle) else valid if cover is None else [*dict.fromkeys([*cover, *largest, *drawn])]
-    double = {str(first): extend(executor, first) for first in tried if first in valid}
+    double = {str(first): extend(executor, (first,)) for first in tried if first in valid}
+    times.append(time.process_time())
+    found = [answer for first in largest for answer in double.get(str(first), [])]
+    found.sort(key=lambda answer: -answer["value"])
+    is_open = bool(found) and found[0]["value"] <= ALL_MET
+    triple = [extend(executor, answer["program"]) for answer in found[:number]] if is_open else []
     times.append(time.process_time())
     print_progress(f"{puzzle.id}: {', '.join(f'{part:.2f} s' for part in np.diff(times))}")
     return {
@@ -101,14 +110,16 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
         "single": keep_best(puzzle, single),
         "pairs": keep_best(puzzle, pairs),
         "double": double,
+        "triple": [answer for answers in triple for answer in answers],
+        "prefixes": len(triple),
         "choices": {"all": tried, "largest values": largest, "random": drawn},
         "cpu": np.diff(times).tolist(),
     }
 
 
-def extend(executor: Executor, first: int) -> list[Answer]:
-    """Return the best answers of all programs of two operations that begin with `first`."""
-    programs = [Program((first, second)) for second in range(len(OPERATIONS))]
+def extend(executor: Executor, prefix: Sequence[int]) -> list[Answer]:
+    """Return the best answers of all programs that have one operation after those of `prefix`."""
+    programs = [Program((*prefix, last)) for last in range(len(OPERATIONS))]
     values = np.array([executor.rate(program) for program in programs])
     best = [programs[index] for index in np.argsort(-values, kind="stable")[:TRIED] if values[index] > 0]
     return keep_best(executor.puzzle, [executor.execute(program) for program in best])
@@ -124,8 +135,8 @@ def keep_best(puzzle: Puzzle, results: Iterable[ProgramResult]) -> list[Answer]:
                 bool(np.array_equal(grid, target))
                 for grid, (_, target) in zip(result.answers, puzzle.tests, strict=True)
             ]
-            operations = len(result.program.executed)
-            kept[str(digests)] = {"value": result.value, "operations": operations, "digests": digests, "hits": hits}
+            executed = result.program.executed
+            kept[str(digests)] = {"value": result.value, "program": executed, "digests": digests, "hits": hits}
     return list(kept.values())
 
 
@@ -167,11 +178,15 @@ def compare(rows: Sequence[Row], cover: Sequence[int], with_all: bool) -> list[R
         )
         cpu = times[:2].sum() + times[2] * executed / max(tried, 1)
         found.append(count(f"and two: {name}", np.concatenate(hits), pairs, float(executed) * len(OPERATIONS), cpu))
+        if name == "largest values":
+            hits = [meet(row, ["single", "pairs", "triple"], first) for row, first in zip(rows, chosen, strict=True)]
+            executed = float(executed + np.mean([row["prefixes"] for row in rows])) * len(OPERATIONS)
+            found.append(count("and three", np.concatenate(hits), pairs, executed, cpu + times[3]))
     return [{"puzzles": len(rows), "tests": len(one), **row} for row in found]
 
 
 def count(name: str, hits: NDArray[np.bool_], before: NDArray[np.bool_], executed: float, cpu: float) -> Row:
-    """Return a row about the tests that are met. `executed` are the programs of two operations a puzzle."""
+    """Return a row about the tests that are met. `executed` are the programs of two or three operations a puzzle."""
     return {
         "programs": name,
         "met": int(hits.sum()),
@@ -186,7 +201,7 @@ def meet(row: Row, kinds: Sequence[str], first: Sequence[int] = ()) -> NDArray[n
     """Return which tests of a puzzle the two best distinct answers meet."""
     answers = [answer for kind in kinds for answer in row[kind]]
     answers += [answer for index in first for answer in row["double"].get(str(index), [])]
-    answers.sort(key=lambda answer: (-answer["value"], answer["operations"]))
+    answers.sort(key=lambda answer: (-answer["value"], len(answer["program"])))
     hits = []
     for test in range(row["tests"]):
         distinct = {answer["digests"][test]: answer["hits"][test] for answer in reversed(answers)}

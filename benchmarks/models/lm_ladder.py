@@ -7,15 +7,26 @@ seeds. The whole takes hours on a CPU, and continues where it was ended.
     python benchmarks/models/lm_ladder.py FOLDER [--factors 1,5] [--trials 24] [--seeds 5] [--set samples=800]
 """
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not be installed
 
-from benchmarks.recording import Table, add_settings, create_parser, parse_settings, print_progress, print_result
+from benchmarks.recording import (
+    Row,
+    Table,
+    add_settings,
+    create_parser,
+    load_or_measure,
+    parse_settings,
+    print_progress,
+    print_result,
+)
 from searchlight.search.config import SearchConfig
 from searchlight.search.experiment import ladder, runner
 from searchlight.search.folder.locations import list_sized_searches
@@ -59,13 +70,21 @@ def build_options(folder: Path, name: str, fixed: Mapping[str, str]) -> dict[str
     return {"task": "lm", "storage": folder, "name": name, "search": SPACE, "set": values}
 
 
-def train_setting(width: str, values: Mapping[str, Any], fixed: Mapping[str, str], seeds: int) -> list[float]:
-    """Return the best objective of each of `seeds` trainings."""
+def train_setting(
+    folder: Path, width: str, values: Mapping[str, Any], fixed: Mapping[str, str], seeds: int
+) -> list[float]:
+    """Return the best objective of each of `seeds` trainings, from the folder if it is there."""
+
+    def measure(settings: Mapping[str, Any]) -> Row:
+        reports = train(LmTask(LmConfig.model_validate(settings)))
+        return {"loss": min(report["val/bpb"] for report in reports)}
+
     losses = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         settings = {"heads": 3, "optimizer": "adamw", "precision": "fp32", **fixed, **values, "width": width}
-        reports = train(LmTask(LmConfig.model_validate({**settings, "seed": seed})))
-        losses.append(min(report["val/bpb"] for report in reports))
+        name = hashlib.sha256(f"{sorted(settings.items())} {seed}".encode()).hexdigest()[:16]
+        row = load_or_measure(folder / "trained" / f"{name}.json", partial(measure, {**settings, "seed": seed}))
+        losses.append(row["loss"])
         print_progress(f"{dict(values)}, seed {seed}: {losses[-1]:.4f}")
     return losses
 
@@ -94,7 +113,7 @@ def main() -> None:
     for factor in map(int, given.factors.split(",")):
         settings[f"direct, {factor} times"] = (factor * hours, search_directly(folder, width, hours, factor, fixed))
     rows = [
-        describe(name, spent, values, train_setting(width, values, fixed, given.seeds))
+        describe(name, spent, values, train_setting(folder, width, values, fixed, given.seeds))
         for name, (spent, values) in settings.items()
     ]
     exponents: Table = [

@@ -18,14 +18,14 @@ def make_puzzle():
 
 
 def answer(value, digest, hit, operations=1):
-    return {"value": value, "operations": operations, "digests": [digest], "hits": [hit]}
+    return {"value": value, "program": [0] * operations, "digests": [digest], "hits": [hit]}
 
 
 def test_second_operation_meets_what_one_operation_does_not():
     puzzle = make_puzzle()
     executor = Executor(puzzle)
     single = keep_best(puzzle, [executor.execute(program) for program in DEPTH_1])
-    double = extend(executor, INDEX["turn_left"])
+    double = extend(executor, (INDEX["turn_left"],))
     assert not any(any(each["hits"]) for each in single)
     assert double[0]["hits"] == [True]
     assert double[0]["value"] == 1.5
@@ -52,7 +52,7 @@ def test_gained_and_lost_tests_are_counted():
     choices = {"all": [0], "largest values": [0], "random": []}
     rows = [
         {"tests": 1, "single": [answer(0.9, "a", hit)], "pairs": [], "double": double, "values": [0.9]}
-        | {"cpu": [1.0, 2.0, 3.0], "choices": choices}
+        | {"cpu": [1.0, 2.0, 3.0, 4.0], "choices": choices, "triple": [answer(1.6, "d", True, 3)], "prefixes": 2}
         for hit, double in ((False, better), (True, worse))
     ]
     found = {row["programs"]: row for row in compare(rows, [0], True)}
@@ -60,4 +60,6 @@ def test_gained_and_lost_tests_are_counted():
     assert [found["one operation"][name] for name in names] == [1, 0, 0, 1]
     assert [found["and two: random"][name] for name in names] == [1, 0, 0, 3]
     assert [found["and two: all"][name] for name in names] == [1, 1, 1, 6]
+    assert [found["and three"][name] for name in names] == [2, 1, 0, 10]
+    assert found["and three"]["executed"] == 3 * len(OPERATIONS)
     assert found["and two: all"] == found["and two: list"] | {"programs": "and two: all"}

@@ -113,7 +113,7 @@ if trainer.is_global_zero:
 trainer.test(model, data, verbose=False)
 """
 
-# Python may end while a thread of gloo gives back a tensor that it has reduced, and then PyTorch ends the rank by SIGABRT.
+# A thread of gloo may give back a tensor while Python ends, and then PyTorch ends the rank by SIGABRT.
 END_RANK = """
 import os
 sys.stdout.flush()
