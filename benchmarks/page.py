@@ -58,7 +58,7 @@ STUDIES = {
     "arc_dreams": "3 CPU-minutes",
     "arc_space": "5 CPU-minutes",
     "arc_searches": "22 min, most of it beside other work",
-    "arc_depth": "5 CPU-minutes",
+    "arc_depth": "6 CPU-minutes",
     "turnaround_lm": "6 min",
     "program_turnaround": "8 min",
     "continual": "10 CPU-minutes",
