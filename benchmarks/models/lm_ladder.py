@@ -1,10 +1,12 @@
-"""Search the task `lm` at small widths for the largest one, and compare it with direct searches there.
+"""Search the task `lm` at small widths for a large one, and compare it with direct searches there.
 
-The ladder has five widths over a factor of 16 in parameters. A direct search at the largest width spends FACTOR times
-what the ladder spent. The settings of both, and the best one of the smallest width unchanged, then train under new
-seeds. The whole takes hours on a CPU, and continues where it was ended.
+The ladder has five widths over a factor of 16 in parameters, and the last one is the large one, if --target does not
+name another. A direct search at that width spends FACTOR times what the ladder spent. The settings of both, and the
+best one of the smallest width unchanged, then train under new seeds. The whole takes hours on a CPU, and continues
+where it was ended.
 
     python benchmarks/models/lm_ladder.py FOLDER [--factors 1,5] [--trials 24] [--seeds 5] [--set samples=800]
+    python benchmarks/models/lm_ladder.py FOLDER --widths 48,72,96 --target 192
 """
 
 import hashlib
@@ -44,11 +46,13 @@ SPACE = {
 FIRST_SEED = 1000  # of the comparison, which no search uses
 
 
-def search_ladder(folder: Path, widths: str, trials: int, fixed: Mapping[str, str]) -> ladder.LadderResult:
+def search_ladder(folder: Path, widths: str, target: str, trials: int, fixed: Mapping[str, str]) -> ladder.LadderResult:
     """Return the result of the searches at all widths, of which those that ended are not run again."""
     if list_sized_searches(folder / "ladder"):
         return ladder.resume(folder / "ladder")
     config = {**build_options(folder, "ladder", fixed), "sizes": f"width={widths}", "trials": trials, "confirm": 0}
+    if target != widths.split(",")[-1]:
+        config["target"] = f"width={target}"
     return ladder.run(SearchConfig(**config))
 
 
@@ -99,13 +103,14 @@ def main() -> None:
     parser = create_parser(__doc__)
     parser.add_argument("folder", type=Path, help="where the searches are kept")
     parser.add_argument("--widths", default=WIDTHS)
+    parser.add_argument("--target", help="the width of the comparison")
     parser.add_argument("--trials", type=int, default=24, help="at the smallest width")
     parser.add_argument("--factors", default="1,5", help="of the cost of the ladder, for direct searches")
     parser.add_argument("--seeds", type=int, default=5)
     add_settings(parser)
     given = parser.parse_args()
-    fixed, folder, width = parse_settings(given), given.folder.absolute(), given.widths.split(",")[-1]
-    found = search_ladder(folder, given.widths, given.trials, fixed).ladder
+    fixed, folder, width = parse_settings(given), given.folder.absolute(), given.target or given.widths.split(",")[-1]
+    found = search_ladder(folder, given.widths, width, given.trials, fixed).ladder
     assert found.law is not None
     hours = sum(search.gpu_seconds for search in found.searches) / 3600
     predicted = {name: each.value for name, each in found.law.predict(found.target).items()}
