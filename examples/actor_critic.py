@@ -8,7 +8,7 @@ Actor and critic have one optimizer each. A window in which one of them has a Na
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
-    3 completed, 3 pruned in 1:29
+    2 completed, 4 pruned in 1:34
     best: trial 1, val/return 199.9 estimated over 2 new seeds, 90 % interval 198.9 to 200.9
       trial 1 is probably better than the defaults, by 0.2 (90 % interval -0.3 to 0.9, 2 seeds), but this is not shown
 """

@@ -7,9 +7,9 @@ that is a constant without a gradient fails the trial at its first update. The d
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
-    3 completed, 3 pruned in 0:44
-    best: trial 1, val/noise_loss 0.4388 estimated over 2 new seeds, 90 % interval 0.4014 to 0.4768
-      trial 1 beats the defaults by 0.054 (90 % interval 0.032 to 0.072, 2 seeds)
+    1 completed, 5 pruned in 0:36
+    best: trial 1, val/noise_loss 0.4386 estimated over 2 new seeds, 90 % interval 0.4026 to 0.4747
+      trial 1 beats the defaults by 0.054 (90 % interval 0.034 to 0.072, 2 seeds)
 """
 
 import torch

@@ -5,8 +5,8 @@
 
 With --trials 8 --concurrency 1, on CPUs, it printed:
 
-    3 completed, 5 pruned in 0:24
-    best: trial 2, loss 0.04955 estimated over 2 new seeds, 90 % interval -0.1456 to 0.2827
+    1 completed, 7 pruned in 0:25
+    best: trial 2, loss 0.0495 estimated over 2 new seeds, 90 % interval -0.1476 to 0.2719
 """
 
 import os

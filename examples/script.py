@@ -2,6 +2,12 @@
 
 searchlight run --search lr=1e-4..1:log --search width=16..256:log --search dropout=0..0.5 --trials 20 --set epochs=9 \
     --objective error:min --metric 'error=test error: ([0-9.]+)' -- python examples/script.py --seed {seed}
+
+On two CPUs, it printed:
+
+    14 completed, 6 pruned in 1:22
+    best: trial 14, error 0.05084 estimated over 2 new seeds, 90 % interval 0.03278 to 0.06998
+      trial 14 beats the defaults by 0.052 (90 % interval 0.033 to 0.07, 2 seeds)
 """
 
 import argparse

@@ -6,6 +6,12 @@ searchlight run --search lr=1e-3..1:log --search width=16..256:log --set epochs=
     --objective error:min --metric 'error=epoch (?P<step>[0-9]+) test error: ([0-9.]+)' \
     -- torchrun --standalone --nproc_per_node={nproc} examples/torchrun_script.py \
         --folder {checkpoint_dir} --seed {seed}
+
+With --trials 6 --concurrency 1, on CPUs, it printed:
+
+    1 completed, 5 pruned in 4:54
+    best: the defaults, error 0.1463 estimated over 2 new seeds, 90 % interval -0.1082 to 0.3998
+      no finalist is shown to beat the defaults; keep them
 """
 
 import argparse

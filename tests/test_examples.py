@@ -86,18 +86,24 @@ def test_script_prints_what_its_command_listens_to_and_gets_better():
 
 
 def read_code_cells():
-    """Return the code of each cell of the notebook. The notebook is stored without outputs."""
+    """Return the code of each cell of the notebook, which is stored as it was run: from its first to its last cell."""
     notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     assert notebook["cells"][0]["cell_type"] == "markdown"  # it says what the notebook shows
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
     return ["".join(cell["source"]) for cell in cells]
 
 
-def test_notebook_has_short_cells_without_outputs():
+def test_notebook_has_short_cells_and_shows_what_they_print():
     cells = read_code_cells()
+    definition, *others = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"][2::2]
+    assert definition["outputs"] == []
+    shown = [cell["outputs"] for cell in others if cell["cell_type"] == "code"]
+    assert len(shown) == len(cells) - 1
+    assert all({output["output_type"] for output in outputs} <= {"stream", "execute_result"} for outputs in shown)
+    assert "beats the defaults" in json.dumps(shown)
     assert sum(len(cell.splitlines()) for cell in cells) < 100
     for cell in cells:
         compile(cell, "notebook.ipynb", "exec")
