@@ -8,11 +8,12 @@ hidden demonstrations. The others gain nothing, because no value is larger. They
 - "largest values": those of the puzzle's own largest values after one operation.
 - "random": drawn for each puzzle.
 
-Programs of three operations begin with the puzzle's best programs of two whose first has one of the largest values.
-They are executed where no shorter program meets all hidden demonstrations.
+Programs of three operations begin with the puzzle's best programs of two whose first has one of the largest values,
+of which those with the same answers count as one. They are executed where none of these, and no single operation,
+meets all hidden demonstrations.
 
 Each row takes the answers of one operation and of pairs, too. Answers are ranked by their value on hidden
-demonstrations. "gained" and "lost" count tests that are met only with two operations, or only without. Puzzles are not
+demonstrations. "gained" and "lost" count tests that are met only with more operations, or only without. Puzzles are not
 measured again if FOLDER has their results.
 
     python benchmarks/models/arc_depth.py FOLDER [--sample 24] [--others 48] [--first 12] [--max-side 12]
@@ -39,7 +40,7 @@ from searchlight.models.arc.puzzles.datasets import SPLITS
 KEPT = 4  # distinct answers of each first operation
 TRIED = 12  # programs of each first operation whose answers are asked for, the best first
 Values = NDArray[np.float64]
-Answer = Mapping[str, Any]  # value, operations, a digest and a hit for each test
+Answer = Mapping[str, Any]  # value, program, a digest and a hit for each test
 ALL_MET = 1.0  # a larger value is that of a program that meets all hidden demonstrations
 
 
@@ -98,10 +99,8 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
     tried = [] if is_met(puzzle) else valid if cover is None else [*dict.fromkeys([*cover, *largest, *drawn])]
     double = {str(first): extend(executor, (first,)) for first in tried if first in valid}
     times.append(time.process_time())
-    found = [answer for first in largest for answer in double.get(str(first), [])]
-    found.sort(key=lambda answer: -answer["value"])
-    is_open = bool(found) and found[0]["value"] <= ALL_MET
-    triple = [extend(executor, answer["program"]) for answer in found[:number]] if is_open else []
+    prefixes = choose_prefixes([answer for first in largest for answer in double.get(str(first), [])], number)
+    triple = [extend(executor, prefix) for prefix in prefixes]
     times.append(time.process_time())
     print_progress(f"{puzzle.id}: {', '.join(f'{part:.2f} s' for part in np.diff(times))}")
     return {
@@ -111,10 +110,18 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
         "pairs": keep_best(puzzle, pairs),
         "double": double,
         "triple": [answer for answers in triple for answer in answers],
-        "prefixes": len(triple),
+        "prefixes": len(prefixes),
         "choices": {"all": tried, "largest values": largest, "random": drawn},
         "cpu": np.diff(times).tolist(),
     }
+
+
+def choose_prefixes(answers: Iterable[Answer], number: int) -> list[Sequence[int]]:
+    """Return the programs of the best distinct answers, or none if the best one meets all hidden demonstrations."""
+    ranked = sorted(answers, key=lambda answer: -answer["value"])
+    distinct = {str(answer["digests"]): answer for answer in reversed(ranked)}
+    best = [answer for answer in ranked if distinct[str(answer["digests"])] is answer]
+    return [answer["program"] for answer in best[:number]] if best and best[0]["value"] <= ALL_MET else []
 
 
 def extend(executor: Executor, prefix: Sequence[int]) -> list[Answer]:

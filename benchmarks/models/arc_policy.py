@@ -4,7 +4,7 @@ Half of the evaluation puzzles gives the score, which chooses configs. The tests
 config is trained under each seed. A difference has the 95 % interval of a bootstrap over seeds and puzzles. Both sides
 share the resampled puzzles, and have seeds of their own. A config is not trained again if FOLDER has its orders.
 
-With --updates, the variants are the preset with so many times the updates, e.g. 300,6000.
+With --updates 300,6000, the variants are the preset with 300 and 6,000 times its updates.
 
     python benchmarks/models/arc_policy.py FOLDER [--seeds 5] [--config trainables/arc/preset.yaml] [--set NAME=VALUE]
 """

@@ -1,9 +1,9 @@
 """Search the task `lm` at small widths for a large one, and compare it with direct searches there.
 
-The ladder has five widths over a factor of 16 in parameters, and the last one is the large one, if --target does not
-name another. A direct search at that width spends FACTOR times what the ladder spent. The settings of both, and the
-best one of the smallest width unchanged, then train under new seeds. The whole takes hours on a CPU, and continues
-where it was ended.
+By default, the ladder has five widths over a factor of 16 in parameters. The large width is the last one, if --target
+does not name another. A direct search at that width spends FACTOR times what the ladder spent. The settings of both,
+and the best one of the smallest width unchanged, then train under new seeds. "law from" is what the same trials predict
+if a published exponent of the rate is the start. The whole takes hours on a CPU, and continues where it was ended.
 
     python benchmarks/models/lm_ladder.py FOLDER [--factors 1,5] [--trials 24] [--seeds 5] [--set samples=800]
     python benchmarks/models/lm_ladder.py FOLDER --widths 48,72,96 --target 192
@@ -12,6 +12,7 @@ where it was ended.
 import hashlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -43,6 +44,7 @@ SPACE = {
     "weight_decay": "1e-3..1:log",
     "warmup": "0.01..0.4",
 }
+MUP = -1.0  # the exponent of the rate of matrices over the width, for Adam: arXiv 2203.03466
 FIRST_SEED = 1000  # of the comparison, which no search uses
 
 
@@ -112,9 +114,14 @@ def main() -> None:
     fixed, folder, width = parse_settings(given), given.folder.absolute(), given.target or given.widths.split(",")[-1]
     found = search_ladder(folder, given.widths, width, given.trials, fixed).ladder
     assert found.law is not None
+    if found.target != {"width": float(width)}:
+        sys.exit(f"FOLDER must have no ladder for another target, but {folder} has one for {found.target}.")
     hours = sum(search.gpu_seconds for search in found.searches) / 3600
     predicted = {name: each.value for name, each in found.law.predict(found.target).items()}
     settings = {"law": (hours, predicted), "unscaled": (found.searches[0].gpu_seconds / 3600, found.unscaled)}
+    started = replace(found, exponents={"lr": {"width": MUP}}).law
+    assert started is not None
+    settings[f"law from lr/width={MUP}"] = (hours, {n: each.value for n, each in started.predict(found.target).items()})
     for factor in map(int, given.factors.split(",")):
         settings[f"direct, {factor} times"] = (factor * hours, search_directly(folder, width, hours, factor, fixed))
     rows = [

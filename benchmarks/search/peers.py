@@ -179,7 +179,7 @@ class Smac(BudgetSearcher):
 
     It delivers the incumbent of that example, the best config at the highest budget. A failed request costs as much as
     the worst value. The facade takes the logarithm of values, so negative ones are shifted. Parameters that do not
-    apply to a config are sampled and ignored, and the defaults are in the initial design.
+    apply to a config are sampled and ignored. The defaults are the sixth config of the initial design.
 
     Raises:
         ModuleNotFoundError: SMAC3 is not installed.

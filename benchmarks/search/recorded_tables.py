@@ -9,10 +9,12 @@ first tries the config that it is given, and PriorBand also has it as a prior. R
 the same seed. Each search is stored in --runs, and searches in that file are not run again.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,9 @@ from benchmarks.search.runs import ALL_SIDES, GANGS_OF, Key, Row, add_rows, run_
 
 ABOUT = (
     "Regrets are shares of the range of a table's values. single_ratio: geometric mean over searches and tables of the "
-    "ratio of final regrets, paired by seed; below a thousandth of the range they are equal. time: median share of the "
-    "other's time to its final median. Intervals: 95 %, by bootstrap over seeds, and over both seeds and tables."
+    "ratio of final regrets, paired by seed; below a thousandth of the range they are equal. by_best: the same if all "
+    "deliver the trial and the checkpoint of the best report. time: median share of the other's time to its final "
+    "median. Intervals: 95 %, by bootstrap over seeds, and over both seeds and tables."
 )
 Figures = dict[str, Any]
 
@@ -65,6 +68,8 @@ def compare(
             ends = ("", "_seeds_low", "_seeds_high", "_both_low", "_both_high")
             values = (interval.value, *interval.seeds, *interval.both)
             row |= dict(zip((f"{name}{end}" for end in ends), values, strict=True))
+        by_best = [_pair(problem, found, side, against, by_best=True) for problem in chosen]
+        row["by_best"] = math.exp(fmean(math.log(get_single_ratio(pair)) for pair in by_best))
         counts = np.sum([count_wins(pair) for pair in pairs], axis=0).tolist()
         row |= dict(zip(("lower", "equal", "higher"), counts, strict=True))
         yield row | {"ends_lower_on": sum(bool(get_single_ratio(pair) < 1) for pair in pairs)}
@@ -74,9 +79,15 @@ def _list_families(problems: Sequence[Problem]) -> list[str]:
     return list(dict.fromkeys(problem.name.split("_")[0] for problem in problems))
 
 
-def _pair(problem: Problem, found: dict[tuple[str, str], list[Row]], side: str, against: str) -> Pair:
+def _pair(
+    problem: Problem, found: dict[tuple[str, str], list[Row]], side: str, against: str, by_best: bool = False
+) -> Pair:
+    """Return the regrets of both, at all times, or at the end if all are judged by their best reports."""
+
     def regrets(name: str) -> Any:
-        return np.array([row.regrets for row in found[problem.name, name]], float) / (problem.worst - problem.best)
+        rows = found[problem.name, name]
+        known = [[row.by_best_report] if by_best else row.regrets for row in rows]
+        return np.array(known, float) / (problem.worst - problem.best)
 
     if against == "best peer":
         peers = [name for of, name in found if of == problem.name and not name.startswith("hyperband")]

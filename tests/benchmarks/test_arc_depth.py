@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.models.arc_depth import choose_cover, compare, extend, keep_best, meet
+from benchmarks.models.arc_depth import choose_cover, choose_prefixes, compare, extend, keep_best, measure, meet
 from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor
 from searchlight.models.arc.puzzles import Puzzle
 
@@ -39,6 +39,21 @@ def test_third_distinct_answer_is_not_an_attempt():
     assert meet({**row, "pairs": [answer(0.7, "b", True, 2)]}, ["single", "pairs"]).all()
     row["single"].append(answer(0.7, "c", False))
     assert not meet({**row, "pairs": [answer(0.7, "b", True, 2)]}, ["single", "pairs"]).any()
+
+
+def test_third_operation_follows_the_best_distinct_programs_of_two():
+    answers = [answer(0.7, "a", False) | {"program": [1, 2]}, answer(0.9, "b", False) | {"program": [3, 4]}]
+    answers += [answer(0.8, "b", False) | {"program": [4, 3]}, answer(0.6, "c", False) | {"program": [5, 6]}]
+    assert choose_prefixes(answers, 2) == [[3, 4], [1, 2]]
+    assert choose_prefixes([*answers, answer(1.5, "d", True) | {"program": [7, 8]}], 2) == []
+
+
+def test_third_operation_follows_programs_that_do_not_meet_all():
+    row = measure(make_puzzle(), [], 2)
+    assert {len(each["program"]) for answers in row["double"].values() for each in answers} == {2}
+    assert row["prefixes"] > 0
+    assert {len(each["program"]) for each in row["triple"]} == {3}
+    assert len(row["cpu"]) == 4
 
 
 def test_cover_takes_operations_that_add_to_each_other():
