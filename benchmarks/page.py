@@ -39,10 +39,12 @@ MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTA
 # Long studies, which `make bench` does not repeat: their results, and how long they took on two cores, where recorded.
 STUDIES = {
     "recorded_tables": "10 min beside other work",
-    "recorded_defaults": "50 CPU-minutes",
+    "recorded_defaults": "100 CPU-minutes",
     "recorded_defaults_32": "10 CPU-minutes",
     "beliefs": "half an hour beside other work",
     "scaling": "1 min",
+    "lm_ladder": "45 min beside other work",
+    "lm_ladder_small": "50 min beside other work",
     "recorded_warm_starts": "19 min beside other work",
     "search_quality": "an hour beside other work",
     "search_quality_former": "an hour",
@@ -58,7 +60,7 @@ STUDIES = {
     "arc_dreams": "3 CPU-minutes",
     "arc_space": "5 CPU-minutes",
     "arc_searches": "22 min, most of it beside other work",
-    "arc_depth": "6 CPU-minutes",
+    "arc_depth": "8 CPU-minutes",
     "turnaround_lm": "6 min",
     "program_turnaround": "8 min",
     "continual": "10 CPU-minutes",
@@ -84,7 +86,8 @@ def render_studies() -> list[str]:
 
 OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
            "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
-QUOTED = ("arc_programs", "arc_depth", "liquid_speed_ncp", "continual", "plasticity", "soak")
+QUOTED = ("arc_programs", "arc_depth", "liquid_speed_ncp", "continual", "plasticity", "soak", "lm_ladder",
+          "lm_ladder_small")  # fmt: skip
 MERGED = ("arc_policy", "arc_dreams", "arc_space", "arc_searches", "liquid_searches")
 TEXTS = {"text-at-once": "all at once", "text-in-turn": "in turn", "text-command": "the third command"}
 PARTS: dict[str, Render] = {
