@@ -8,7 +8,7 @@ searchlight run --search lr=1e-4..1e-1:log --search mixed_precision=no,bf16 --se
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
-    4 completed, 2 pruned in 6:51
+    4 completed, 2 pruned in 2:51
     best: trial 2, error 0.08488 estimated over 2 new seeds, 90 % interval 0.05011 to 0.1165
       trial 2 beats the defaults by 0.027 (90 % interval 0.019 to 0.035, 2 seeds)
 """

@@ -7,7 +7,7 @@ searchlight run --search lr=1e-4..1e-1:log --search rank=2..32:log --search alph
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
-    4 completed, 2 pruned in 1:57
+    4 completed, 2 pruned in 1:34
     best: trial 2, eval_loss 3.066 estimated over 2 new seeds, 90 % interval 2.645 to 3.463
       trial 2 beats the defaults by 2.29 (90 % interval 1.89 to 2.68, 2 seeds)
 """
