@@ -4,8 +4,6 @@ Half of the evaluation puzzles gives the score, which chooses configs. The tests
 config is trained under each seed. A difference has the 95 % interval of a bootstrap over seeds and puzzles. Both sides
 share the resampled puzzles, and have seeds of their own. A config is not trained again if FOLDER has its orders.
 
-With --updates 300,6000, the variants are the preset with 300 and 6,000 times its updates.
-
     python benchmarks/models/arc_policy.py FOLDER [--seeds 5] [--config trainables/arc/preset.yaml] [--set NAME=VALUE]
 """
 
@@ -96,14 +94,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--config", type=Path, default=PRESET)
-    parser.add_argument("--updates", default="")
     add_settings(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     given, context = parse_settings(arguments), Context()
     preset = yaml.safe_load(arguments.config.read_text())["set"] | given
-    variants = build_variants(arguments.updates, preset) if arguments.updates else VARIANTS
-    configs = {"defaults": given} | {name: preset | dict(variant) for name, variant in variants.items()}
+    configs = {"defaults": given} | {name: preset | dict(variant) for name, variant in VARIANTS.items()}
     runs = {name: train(config, arguments.seeds, context, arguments.folder) for name, config in configs.items()}
     runs["refined on each puzzle"] = train(preset, arguments.seeds, context, arguments.folder, refine_both)
     task = ArcTask(ArcConfig.model_validate(preset), context.for_next_trial())
@@ -120,14 +116,6 @@ def main() -> None:
     print_result(figures, about=about)
 
 
-def build_variants(updates: str, preset: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the preset, and the same with more updates, e.g. "300,6000" times as many."""
-    episodes = ArcConfig.model_validate(preset).episodes
-    return {"preset": {}} | {
-        f"{times} times the updates": {"episodes": int(times) * episodes} for times in updates.split(",")
-    }
-
-
 def train(
     config: Mapping[str, Any],
     seeds: int,
@@ -136,17 +124,15 @@ def train(
     order: Callable[[ArcTask], Order] = ArcTask.order_all,
 ) -> list[Order]:
     """Train a config under each seed, if the folder does not have it. Return the orders of all evaluation puzzles."""
-    found: list[Order] = []
-    for seed in range(seeds):
-        name = hashlib.sha256(f"{sorted(config.items())} {seed} {order.__name__}".encode()).hexdigest()
-        path = folder / f"{name}.pt"
-        if not path.exists():
-            trained = order(train_one(config, seed, context))
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save(trained, path)
-            print_progress(f"{config}, seed {seed}, {order.__name__}: trained")
-        found.append(torch.load(path))
-    return found
+    name = hashlib.sha256(f"{sorted(config.items())} {seeds} {order.__name__}".encode()).hexdigest()
+    path = folder / f"{name}.pt"
+    if not path.exists():
+        orders = [order(train_one(config, seed, context)) for seed in range(seeds)]
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(orders, path)
+        print_progress(f"{config}, {order.__name__}: trained")
+    known: list[Order] = torch.load(path)
+    return known
 
 
 def train_one(config: Mapping[str, Any], seed: int, context: Context) -> ArcTask:
