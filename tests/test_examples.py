@@ -86,27 +86,27 @@ def test_script_prints_what_its_command_listens_to_and_gets_better():
 
 
 def read_code_cells():
-    """Return the code of each cell of the notebook, which is stored as it was run: from its first to its last cell."""
+    """Return the cells of the notebook that have code. It is stored as it was run, from its first to its last cell."""
     notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     assert notebook["cells"][0]["cell_type"] == "markdown"  # it says what the notebook shows
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
-    return ["".join(cell["source"]) for cell in cells]
+    return cells
 
 
 def test_notebook_has_short_cells_and_shows_what_they_print():
-    cells = read_code_cells()
-    definition, *others = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"][2::2]
+    definition, *others = cells = read_code_cells()
     assert definition["outputs"] == []
-    shown = [cell["outputs"] for cell in others if cell["cell_type"] == "code"]
-    assert len(shown) == len(cells) - 1
-    assert all({output["output_type"] for output in outputs} <= {"stream", "execute_result"} for outputs in shown)
-    assert "beats the defaults" in json.dumps(shown)
-    assert sum(len(cell.splitlines()) for cell in cells) < 100
+    for cell in others:
+        kinds = {output["output_type"] for output in cell["outputs"]}
+        assert kinds
+        assert kinds <= {"stream", "execute_result"}
+    assert "beats the defaults" in json.dumps(others)
+    assert sum(len(cell["source"]) for cell in cells) < 100
     for cell in cells:
-        compile(cell, "notebook.ipynb", "exec")
+        compile("".join(cell["source"]), "notebook.ipynb", "exec")
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_search_of_the_notebook_resumes_without_it(make_cli):
         return done.stdout.splitlines()[-1].split()
 
     check = 'print(losses[-1] < losses[0], len(table), "Confirmed: " in result._repr_html_(), result.name)'
-    *found, name = run("\n".join([*read_code_cells(), check]))
+    *found, name = run("\n".join([*("".join(cell["source"]) for cell in read_code_cells()), check]))
     assert found == ["True", "6", "True"]
     again = f"from searchlight import resume; result = resume({name!r}, given={{'trials': 7, 'confirm': 0}})"
     assert run(f"{again}; print(len(result.trials), bool(result.best))") == ["7", "True"]

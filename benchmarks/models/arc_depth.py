@@ -118,10 +118,11 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
 
 def choose_prefixes(answers: Iterable[Answer], number: int) -> list[Sequence[int]]:
     """Return the programs of the best distinct answers, or none if the best one meets all hidden demonstrations."""
-    ranked = sorted(answers, key=lambda answer: -answer["value"])
-    distinct = {str(answer["digests"]): answer for answer in reversed(ranked)}
-    best = [answer for answer in ranked if distinct[str(answer["digests"])] is answer]
-    return [answer["program"] for answer in best[:number]] if best and best[0]["value"] <= ALL_MET else []
+    distinct: dict[str, Answer] = {}
+    for answer in sorted(answers, key=lambda answer: -answer["value"]):
+        distinct.setdefault(str(answer["digests"]), answer)
+    best = [*distinct.values()][:number]
+    return [answer["program"] for answer in best] if best and best[0]["value"] <= ALL_MET else []
 
 
 def extend(executor: Executor, prefix: Sequence[int]) -> list[Answer]:

@@ -133,7 +133,9 @@ def main() -> None:
         for name, own in found.law.exponents.items()
         for each in own.values()
     ]
-    print_result({"settings": rows, "exponents": exponents}, {"hours": "h"}, "bits per byte, intervals of exponents 90 %")
+    print_result(
+        {"settings": rows, "exponents": exponents}, {"hours": "h"}, "bits per byte, intervals of exponents 90 %"
+    )
 
 
 if __name__ == "__main__":
