@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 
 from benchmarks.recording import Row, create_parser, load_or_measure, print_progress, print_result
 from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor, Program, ProgramResult
-from searchlight.models.arc.programs.pairs import find_pairs
+from searchlight.models.arc.programs.combinations import find_combinations
 from searchlight.models.arc.puzzles import Puzzle, load_puzzles
 from searchlight.models.arc.puzzles.datasets import SPLITS
 
@@ -91,7 +91,7 @@ def measure(puzzle: Puzzle, cover: Sequence[int] | None, number: int) -> Row:
     executor, times = Executor(puzzle), [time.process_time()]
     single = [executor.execute(program) for program in DEPTH_1]
     times.append(time.process_time())
-    pairs = find_pairs(executor, single, first_steps=0)
+    pairs = find_combinations(executor, single, first_steps=0)
     times.append(time.process_time())
     valid = [index for index in range(len(OPERATIONS)) if single[index].is_valid]
     largest = sorted(valid, key=lambda index: -single[index].value)[:number]

@@ -230,7 +230,7 @@ def draw_seeds(values: Array, random: np.random.Generator) -> Array:
 
 def compare_rankings(asked: PuzzleSet, orders: Sequence[torch.Tensor]) -> list[Row]:
     """Count the tests met by each ranking, and without pairs. Return also what the default gains over each row."""
-    alone = asked._replace(pairs=[[] for _ in asked.pairs])
+    alone = asked._replace(combinations=[[] for _ in asked.combinations])
     kinds = {name: (asked, weights) for name, weights in TERMS.items()}
     kinds[f"{RANKED}, no pairs"] = (alone, TERMS[RANKED])
     counts = {

@@ -68,7 +68,7 @@ def add_up(rows: Iterable[Row]) -> Row:
 def score(puzzles: Sequence[Puzzle]) -> Row:
     """Count what the two best answers of programs of one operation meet, and those with pairs."""
     start = time.process_time()
-    table = RewardTable.build(puzzles, with_pairs=True)
+    table = RewardTable.build(puzzles, with_combinations=True)
     seconds = time.process_time() - start
     print_progress(f"{len(puzzles)} puzzles: {seconds:.0f} s")
     single, both = find_hits(table, [range(len(DEPTH_1))] * len(puzzles)), find_hits(table)
@@ -82,8 +82,8 @@ def score(puzzles: Sequence[Puzzle]) -> Row:
         "solved": count_solved(puzzles, single),
         "met_beside": sum(beside),
         "met_pairs": sum(both),
-        "gained": sum(with_pairs > without for with_pairs, without in zip(both, single, strict=True)),
-        "lost": sum(with_pairs < without for with_pairs, without in zip(both, single, strict=True)),
+        "gained": sum(with_combinations > without for with_combinations, without in zip(both, single, strict=True)),
+        "lost": sum(with_combinations < without for with_combinations, without in zip(both, single, strict=True)),
         "solved_pairs": count_solved(puzzles, both),
         "cpu_per_puzzle": seconds,
     }

@@ -90,15 +90,15 @@ class ArcTask(Task[ArcConfig]):
         "val/score_all": "score of all operations, which needs no policy",
         "val/pass2_output_8": "of the test outputs met in two attempts, by 8 programs",
         "val/pass2_output_fixed_8": "of them met by the first 8 programs of that one order",
-        "val/pass2_output_all": "of them met by all operations and pairs of these",
+        "val/pass2_output_all": "of them met by all operations and their combinations",
     }
 
     @classmethod
     def prepare(cls, config: ArcConfig, folder: Path) -> None:
         """Execute all programs once, which the workers of this machine would otherwise do at the same time."""
         puzzles = data.load(config.data, config.evaluation_data, config.max_side, config.leak)
-        for part, with_pairs in ((puzzles.training, False), (puzzles.judged, False), (puzzles.asked, True)):
-            RewardTable.load_or_build(find_cache_folder(), part, with_pairs=with_pairs)
+        for part, with_combinations in ((puzzles.training, False), (puzzles.judged, False), (puzzles.asked, True)):
+            RewardTable.load_or_build(find_cache_folder(), part, with_combinations=with_combinations)
 
     def build(self) -> None:
         config, context = self.config, self.context
@@ -115,7 +115,7 @@ class ArcTask(Task[ArcConfig]):
             )
         self.training = self._prepare_set("training", puzzles.training)
         self.judged = self._prepare_set("judged", puzzles.judged)
-        self.asked = self._prepare_set("asked", puzzles.asked, with_pairs=True)
+        self.asked = self._prepare_set("asked", puzzles.asked, with_combinations=True)
         parts = {"training": self.training, "judged": self.judged, "asked": self.asked}
         self.texts = [self._get_text(part.puzzles, name) for name, part in parts.items()]
         self.levels = rank_difficulties(self.training)
@@ -123,8 +123,8 @@ class ArcTask(Task[ArcConfig]):
         self._create_modules()
         self._create_optimizers()
 
-    def _prepare_set(self, name: str, puzzles: Sequence[Puzzle], with_pairs: bool = False) -> PuzzleSet:
-        return self._get_cached(name, lambda: prepare_puzzle_set(puzzles, find_cache_folder(), with_pairs))
+    def _prepare_set(self, name: str, puzzles: Sequence[Puzzle], with_combinations: bool = False) -> PuzzleSet:
+        return self._get_cached(name, lambda: prepare_puzzle_set(puzzles, find_cache_folder(), with_combinations))
 
     def _create_modules(self) -> None:
         config = self.config

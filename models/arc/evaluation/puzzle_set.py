@@ -24,7 +24,7 @@ class PuzzleSet(NamedTuple):
         is_valid: Which operations apply to the demonstrations, bool of shape (P, A).
         rewards: The rewards on hidden demonstrations, float32 of shape (P, A).
         results: For each puzzle, the results of all operations, then that of a readout of the inputs.
-        pairs: For each puzzle, the results of the best pairs of operations.
+        combinations: For each puzzle, the results of the best combinations of operations.
     """
 
     puzzles: Sequence[Puzzle]
@@ -32,10 +32,10 @@ class PuzzleSet(NamedTuple):
     is_valid: Tensor
     rewards: Tensor
     results: Sequence[Sequence[ProgramResult]]
-    pairs: Sequence[Sequence[ProgramResult]]
+    combinations: Sequence[Sequence[ProgramResult]]
 
     def answer(self, order: Tensor, programs: int, free_energy: FreeEnergy | None = None) -> list[tuple[Grid, Grid]]:
-        """Answer each test twice with the first programs of an order, the pairs of these, and the inputs' readout.
+        """Answer each test twice with the first programs of an order, their combinations, and the inputs' readout.
 
         Args:
             order: Operations, the first to execute first, int64 of shape (P, A).
@@ -58,12 +58,12 @@ class PuzzleSet(NamedTuple):
         return best.program
 
     def _list_results(self, puzzle: int, order: Tensor, programs: int) -> list[ProgramResult]:
-        """Return the results of the inputs' readout, of the first programs that apply, and of the pairs of these."""
+        """Return the results of the inputs' readout, of the first programs that apply, and of their combinations."""
         results, first = self.results[puzzle], order[puzzle, :programs].tolist()
         executed = [results[index] for index in first if results[index].is_valid]
         known = {*first}
-        pairs = [pair for pair in self.pairs[puzzle] if known.issuperset(pair.program.executed)]
-        return [results[-1], *executed, *pairs]
+        combinations = [each for each in self.combinations[puzzle] if known.issuperset(each.program.executed)]
+        return [results[-1], *executed, *combinations]
 
 
 def _complete(puzzle: Puzzle, found: Sequence[tuple[Grid, ...]]) -> Iterator[tuple[Grid, Grid]]:
@@ -73,15 +73,15 @@ def _complete(puzzle: Puzzle, found: Sequence[tuple[Grid, ...]]) -> Iterator[tup
         yield first, second
 
 
-def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None, with_pairs: bool = False) -> PuzzleSet:
+def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None, with_combinations: bool = False) -> PuzzleSet:
     """Execute all programs of one operation for puzzles, or read their results from a folder that keeps them.
 
-    `with_pairs` also searches pairs of operations, see `find_pairs`.
+    `with_combinations` also searches combinations of operations, see `find_combinations`.
     """
     table = (
-        RewardTable.build(puzzles, with_pairs=with_pairs)
+        RewardTable.build(puzzles, with_combinations=with_combinations)
         if folder is None
-        else RewardTable.load_or_build(folder, puzzles, with_pairs=with_pairs)
+        else RewardTable.load_or_build(folder, puzzles, with_combinations=with_combinations)
     )
     results = [[table.get_result(index, program) for program in range(len(DEPTH_1))] for index in range(len(puzzles))]
     return PuzzleSet(
@@ -90,5 +90,5 @@ def prepare_puzzle_set(puzzles: Sequence[Puzzle], folder: Path | None, with_pair
         torch.from_numpy(table.is_valid[:, :OPERATION_COUNT].copy()),
         torch.from_numpy(table.rewards[:, :OPERATION_COUNT].astype(np.float32)),
         results,
-        [table.get_pairs(index) for index in range(len(puzzles))],
+        [table.get_combinations(index) for index in range(len(puzzles))],
     )

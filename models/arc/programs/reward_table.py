@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from searchlight.models.arc.programs.combinations import KEPT, find_combinations
 from searchlight.models.arc.programs.operations import OPERATIONS
-from searchlight.models.arc.programs.pairs import KEPT, find_pairs
 from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
 from searchlight.models.arc.programs.ranking import rank
 from searchlight.models.arc.puzzles import Grid, Puzzle, hash_puzzles
@@ -25,13 +25,13 @@ DEPTH_1 = (*(Program((index,)) for index in range(len(OPERATIONS))), Program())
 
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
-ARRAYS = ("is_valid", "numbers", "ambiguity", "sizes", "cells", "pairs")
+ARRAYS = ("is_valid", "numbers", "ambiguity", "sizes", "cells", "combinations")
 NUMBERS = ("value", "reward", "accuracy", "hidden_share", "shown_share", "components")
 
 
 @dataclass(frozen=True, eq=False)
 class RewardTable:
-    """The results of programs for each of N puzzles with M tests in all. P is their number, with that of pairs.
+    """The results of programs for each of N puzzles with M tests in all. P is their number, with that of combinations.
 
     Attributes:
         puzzles: The puzzles.
@@ -41,8 +41,9 @@ class RewardTable:
         ambiguity: The ambiguity of each answer, shape (M, P).
         sizes: Height and width of each answer, uint8 of shape (M, P, 2), 0 without an answer.
         cells: The colors of all answers one after the other, uint8.
-        pairs: First step, second step and operation beside of each pair of a puzzle, see `find_pairs`, int16 of shape
-            (N, pairs, 3), -1 where there is none. Their results come after those of `programs`.
+        combinations: First step, second step and operation beside of each combination of a puzzle, see
+            `find_combinations`, int16 of shape (N, combinations, 3), -1 where there is none. Their results come
+            after those of `programs`.
     """
 
     puzzles: Sequence[Puzzle]
@@ -52,28 +53,28 @@ class RewardTable:
     ambiguity: Numbers
     sizes: NDArray[np.uint8]
     cells: NDArray[np.uint8]
-    pairs: NDArray[np.int16]
+    combinations: NDArray[np.int16]
 
     @classmethod
     def build(
-        cls, puzzles: Sequence[Puzzle], programs: Sequence[Program] = DEPTH_1, with_pairs: bool = False
+        cls, puzzles: Sequence[Puzzle], programs: Sequence[Program] = DEPTH_1, with_combinations: bool = False
     ) -> "RewardTable":
         """Execute all programs for all puzzles. With the default programs, this takes a tenth of a second a puzzle.
 
-        `with_pairs` also searches pairs of operations, see `find_pairs`. This takes most of a second.
+        `with_combinations` also searches combinations, see `find_combinations`. This takes most of a second.
         """
-        pairs = np.full((len(puzzles), 2 * KEPT if with_pairs else 0, 3), -1, np.int16)
-        is_valid = np.zeros((len(puzzles), len(programs) + pairs.shape[1]), dtype=bool)
+        combinations = np.full((len(puzzles), 2 * KEPT if with_combinations else 0, 3), -1, np.int16)
+        is_valid = np.zeros((len(puzzles), len(programs) + combinations.shape[1]), dtype=bool)
         numbers = np.zeros((len(NUMBERS), *is_valid.shape), dtype=np.float64)
         ambiguity, sizes, cells = [], [], []
         for row, puzzle in enumerate(puzzles):
             executor = Executor(puzzle)
             results = [executor.execute(program) for program in programs]
-            found = find_pairs(executor, results) if with_pairs else []
-            for slot, pair in enumerate(found):
-                *steps, last = pair.program.executed
-                pairs[row, slot] = (*steps, -1, last) if pair.program.beside is not None else (*steps, last, -1)
-            results += found + [executor.miss(Program())] * (pairs.shape[1] - len(found))
+            found = find_combinations(executor, results) if with_combinations else []
+            for slot, each in enumerate(found):
+                *steps, last = each.program.executed
+                combinations[row, slot] = (*steps, -1, last) if each.program.beside is not None else (*steps, last, -1)
+            results += found + [executor.miss(Program())] * (combinations.shape[1] - len(found))
             is_valid[row] = [result.is_valid for result in results]
             numbers[:, row] = [[getattr(result, name) for result in results] for name in NUMBERS]
             for test in range(len(puzzle.tests)):
@@ -83,7 +84,7 @@ class RewardTable:
                 cells += [answer.ravel() for answer in answers if answer is not None]
         flat = np.concatenate(cells) if cells else np.zeros(0, np.uint8)
         tables = np.array(ambiguity, np.float64), np.array(sizes, np.uint8)
-        return cls(puzzles, programs, is_valid, numbers, *tables, flat, pairs)
+        return cls(puzzles, programs, is_valid, numbers, *tables, flat, combinations)
 
     @classmethod
     def load_or_build(
@@ -91,13 +92,13 @@ class RewardTable:
         folder: Path,
         puzzles: Sequence[Puzzle],
         programs: Sequence[Program] = DEPTH_1,
-        with_pairs: bool = False,
+        with_combinations: bool = False,
     ) -> "RewardTable":
         """Load the table from a folder, or build it and save it there. Other code or puzzles give another file."""
-        path = folder / f"{hash_table(puzzles, programs, with_pairs)}.npz"
+        path = folder / f"{hash_table(puzzles, programs, with_combinations)}.npz"
         table = cls._load(path, puzzles, programs)
         if table is None:
-            table = cls.build(puzzles, programs, with_pairs)
+            table = cls.build(puzzles, programs, with_combinations)
             table._save(path)
         return table
 
@@ -118,7 +119,7 @@ class RewardTable:
         return np.asarray(self.numbers[NUMBERS.index("hidden_share")] == 1)
 
     def get_result(self, puzzle: int, program: int) -> ProgramResult:
-        """Return the result of a program for a puzzle, both by index. Pairs follow the programs."""
+        """Return the result of a program for a puzzle, both by index. Combinations follow the programs."""
         tests = range(self._first_tests[puzzle], self._first_tests[puzzle + 1])
         named: dict[str, Any] = dict(zip(NUMBERS, self.numbers[:, puzzle, program].tolist(), strict=True))
         named["components"] = int(named["components"])
@@ -131,19 +132,19 @@ class RewardTable:
         )
 
     def rank(self, puzzle: int, programs: Iterable[int] | None = None) -> list[tuple[Grid, ...]]:
-        """Return the attempts at a puzzle's tests, see `rank`, by the given programs, by default all and all pairs."""
+        """Return the attempts at a puzzle's tests, see `rank`, by the given programs, by default by all."""
         chosen = range(self.is_valid.shape[1]) if programs is None else programs
         return rank(self.get_result(puzzle, program) for program in chosen)
 
-    def get_pairs(self, puzzle: int) -> list[ProgramResult]:
-        """Return the results of the pairs of a puzzle, the best first."""
-        number = int((self.pairs[puzzle, :, 0] >= 0).sum())
+    def get_combinations(self, puzzle: int) -> list[ProgramResult]:
+        """Return the results of the combinations of a puzzle, the best first."""
+        number = int((self.combinations[puzzle, :, 0] >= 0).sum())
         return [self.get_result(puzzle, len(self.programs) + index) for index in range(number)]
 
     def _get_program(self, puzzle: int, program: int) -> Program:
         if program < len(self.programs):
             return self.programs[program]
-        *steps, beside = self.pairs[puzzle, program - len(self.programs)].tolist()
+        *steps, beside = self.combinations[puzzle, program - len(self.programs)].tolist()
         return Program(tuple(step for step in steps if step >= 0), beside if beside >= 0 else None)
 
     def _get_answer(self, test: int, program: int) -> Grid | None:
@@ -178,9 +179,9 @@ class RewardTable:
             return None
 
 
-def hash_table(puzzles: Sequence[Puzzle], programs: Sequence[Program], with_pairs: bool) -> str:
+def hash_table(puzzles: Sequence[Puzzle], programs: Sequence[Program], with_combinations: bool) -> str:
     """Return the SHA-256 of puzzles, programs, and the code that executes them, 64 hexadecimal digits."""
-    parts = [hash_puzzles(puzzles), str([*programs, with_pairs]), _hash_code()]
+    parts = [hash_puzzles(puzzles), str([*programs, with_combinations]), _hash_code()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -6,7 +6,7 @@ import torch
 
 from searchlight.models.arc.evaluation import find_hits, prepare_puzzle_set, trace_program
 from searchlight.models.arc.programs import DEPTH_1, OPERATIONS, Executor, Program, RewardTable, rank
-from searchlight.models.arc.programs.pairs import find_pairs
+from searchlight.models.arc.programs.combinations import find_combinations
 from searchlight.models.arc.puzzles import Puzzle
 
 INDEX = {operation.name: index for index, operation in enumerate(OPERATIONS)}
@@ -40,7 +40,7 @@ def execute_all(puzzle):
 def test_rule_of_two_conditions_is_met_by_a_pair_alone(puzzle):
     executor, results = execute_all(puzzle)
     assert max(result.hidden_share for result in results) < 1
-    best, *_ = find_pairs(executor, results)
+    best, *_ = find_combinations(executor, results)
     assert {*best.program.executed} == {*MIRRORED}
     assert best.fits_exactly
     assert best.value == executor.rate(best.program) == pytest.approx(1.5)
@@ -50,7 +50,7 @@ def test_rule_of_two_conditions_is_met_by_a_pair_alone(puzzle):
 def test_rule_of_two_steps_is_met_by_a_pair_alone(in_turn):
     executor, results = execute_all(in_turn)
     assert max(result.hidden_share for result in results) < 1
-    best, *_ = find_pairs(executor, results)
+    best, *_ = find_combinations(executor, results)
     assert len(best.program.operations) == 2
     assert best.program.beside is None
     assert best.value == executor.rate(best.program) == pytest.approx(1.5)
@@ -59,17 +59,17 @@ def test_rule_of_two_steps_is_met_by_a_pair_alone(in_turn):
 
 def test_pair_is_better_than_its_operations(puzzle):
     executor, results = execute_all(puzzle)
-    pairs = find_pairs(executor, results)
+    pairs = find_combinations(executor, results)
     assert [pair.value for pair in pairs] == sorted((pair.value for pair in pairs), reverse=True)
     assert all(pair.value > results[index].value for pair in pairs for index in pair.program.executed)
 
 
 def test_there_are_no_pairs_where_one_operation_is_enough():
-    assert find_pairs(*execute_all(make_puzzle(lambda grid: grid[:, ::-1]))) == []
+    assert find_combinations(*execute_all(make_puzzle(lambda grid: grid[:, ::-1]))) == []
 
 
 def test_pair_answers_only_if_both_operations_are_executed(puzzle):
-    puzzles = prepare_puzzle_set([puzzle], None, with_pairs=True)
+    puzzles = prepare_puzzle_set([puzzle], None, with_combinations=True)
     both = torch.tensor([MIRRORED])
     assert find_hits([puzzle], puzzles.answer(both, 1)) == [[False, False]]
     assert find_hits([puzzle], puzzles.answer(both, 2)) == [[True, True]]
@@ -80,8 +80,8 @@ def test_pair_answers_only_if_both_operations_are_executed(puzzle):
 
 
 def test_second_step_answers_only_if_its_operation_is_executed(in_turn):
-    puzzles = prepare_puzzle_set([in_turn], None, with_pairs=True)
-    steps = puzzles.pairs[0][0].program.operations
+    puzzles = prepare_puzzle_set([in_turn], None, with_combinations=True)
+    steps = puzzles.combinations[0][0].program.operations
     both = torch.tensor([steps])
     assert find_hits([in_turn], puzzles.answer(both, 1)) == [[False, False]]
     assert find_hits([in_turn], puzzles.answer(both, 2)) == [[True, True]]
@@ -89,17 +89,17 @@ def test_second_step_answers_only_if_its_operation_is_executed(in_turn):
 
 
 @pytest.mark.parametrize("kind", ["puzzle", "in_turn"])
-def test_pairs_are_kept_beside_the_programs(kind, request, tmp_path):
+def test_combinations_are_kept_beside_the_programs(kind, request, tmp_path):
     puzzle = request.getfixturevalue(kind)
-    built, loaded = (RewardTable.load_or_build(tmp_path, [puzzle], with_pairs=True) for _ in range(2))
+    built, loaded = (RewardTable.load_or_build(tmp_path, [puzzle], with_combinations=True) for _ in range(2))
     assert len(list(tmp_path.iterdir())) == 1
-    expected = find_pairs(*execute_all(puzzle))
+    expected = find_combinations(*execute_all(puzzle))
     for table in (built, loaded):
-        assert [pair.program for pair in table.get_pairs(0)] == [pair.program for pair in expected]
+        assert [pair.program for pair in table.get_combinations(0)] == [pair.program for pair in expected]
         for test, (_, target) in enumerate(puzzle.tests):
             assert np.array_equal(table.rank(0)[test][0], target)
             assert np.array_equal(rank(expected)[test][0], target)
-    assert RewardTable.load_or_build(tmp_path, [puzzle]).get_pairs(0) == []
+    assert RewardTable.load_or_build(tmp_path, [puzzle]).get_combinations(0) == []
     assert len(list(tmp_path.iterdir())) == 2
 
 

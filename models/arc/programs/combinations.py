@@ -10,13 +10,15 @@ from searchlight.models.arc.programs.operations import OPERATIONS
 from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
 
 FIRST = 8  # operations that are combined with all others: those of the largest values
-KEPT = 32  # pairs of a puzzle, of each kind
+KEPT = 32  # combinations of a puzzle, of each kind
 
 
-def find_pairs(executor: Executor, results: Sequence[ProgramResult], first_steps: int = FIRST) -> list[ProgramResult]:
-    """Return the results of the best pairs that are better than each of their operations, at most `2 * KEPT`.
+def find_combinations(
+    executor: Executor, results: Sequence[ProgramResult], first_steps: int = FIRST
+) -> list[ProgramResult]:
+    """Return the results of the best combinations that are better than each of their operations, at most `2 * KEPT`.
 
-    There are none if a program of one operation meets all hidden demonstrations, because no pair can be better.
+    There are none if a program of one operation meets all hidden demonstrations, because no combination can be better.
 
     Args:
         executor: The executor of a puzzle.
