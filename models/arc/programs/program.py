@@ -133,7 +133,7 @@ class Executor:
 
     def rate(self, program: Program) -> float:
         """Compute `ProgramResult.value` alone, without an answer to the tests."""
-        grids = self._execute_operations(program)
+        grids = self._execute_operations(program, with_tests=False)
         choice = None if grids is None else self._choose(*grids)
         return 0.0 if choice is None else compute_value(choice[1], self._baseline)
 
@@ -154,14 +154,18 @@ class Executor:
             traced.append(grids)
         return traced
 
-    def _execute_operations(self, program: Program) -> tuple[Grids, Grids, Grids] | None:
-        """Return the grids after the last step, those before it, and those beside it; None if one does not apply."""
+    def _execute_operations(self, program: Program, with_tests: bool = True) -> tuple[Grids, Grids, Grids] | None:
+        """Return the grids after the last step, those before it, and those beside it; None if one does not apply.
+
+        Without `with_tests`, the last step of a program in turn is not executed for the tests.
+        """
         if program.beside is not None:  # both are asked for again and again, so they are kept
             grids, beside = self._find_grids(program.operations), self._find_grids((program.beside,))
             previous = self._find_grids(program.operations[:-1])
             return None if grids is None or beside is None or previous is None else (grids, previous, beside)
         before = self._find_grids(program.operations[:-1])
-        grids = self._step(before, program.operations[-1]) if program.operations else self._inputs
+        asked = before if before is None or with_tests else before[: len(self._outputs)]
+        grids = self._step(asked, program.operations[-1]) if program.operations else self._inputs
         return None if grids is None or before is None else (grids, before, ())
 
     def _find_grids(self, operations: tuple[int, ...]) -> Grids | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from searchlight.models.arc.programs.combinations import KEPT, find_combinations
+from searchlight.models.arc.programs.combinations import KEPT, KINDS, find_combinations
 from searchlight.models.arc.programs.operations import OPERATIONS
 from searchlight.models.arc.programs.program import Executor, Program, ProgramResult
 from searchlight.models.arc.programs.ranking import rank
@@ -41,8 +41,8 @@ class RewardTable:
         ambiguity: The ambiguity of each answer, shape (M, P).
         sizes: Height and width of each answer, uint8 of shape (M, P, 2), 0 without an answer.
         cells: The colors of all answers one after the other, uint8.
-        combinations: First step, second step and operation beside of each combination of a puzzle, see
-            `find_combinations`, int16 of shape (N, combinations, 3), -1 where there is none. Their results come
+        combinations: Three steps and the operation beside of each combination of a puzzle, see
+            `find_combinations`, int16 of shape (N, combinations, 4), -1 where there is none. Their results come
             after those of `programs`.
     """
 
@@ -61,9 +61,9 @@ class RewardTable:
     ) -> "RewardTable":
         """Execute all programs for all puzzles. With the default programs, this takes a tenth of a second a puzzle.
 
-        `with_combinations` also searches combinations, see `find_combinations`. This takes most of a second.
+        `with_combinations` also searches combinations, see `find_combinations`. This takes a second or two.
         """
-        combinations = np.full((len(puzzles), 2 * KEPT if with_combinations else 0, 3), -1, np.int16)
+        combinations = np.full((len(puzzles), KINDS * KEPT if with_combinations else 0, 4), -1, np.int16)
         is_valid = np.zeros((len(puzzles), len(programs) + combinations.shape[1]), dtype=bool)
         numbers = np.zeros((len(NUMBERS), *is_valid.shape), dtype=np.float64)
         ambiguity, sizes, cells = [], [], []
@@ -72,8 +72,9 @@ class RewardTable:
             results = [executor.execute(program) for program in programs]
             found = find_combinations(executor, results) if with_combinations else []
             for slot, each in enumerate(found):
-                *steps, last = each.program.executed
-                combinations[row, slot] = (*steps, -1, last) if each.program.beside is not None else (*steps, last, -1)
+                steps, beside = each.program.operations, each.program.beside
+                combinations[row, slot, : len(steps)] = steps
+                combinations[row, slot, -1] = -1 if beside is None else beside
             results += found + [executor.miss(Program())] * (combinations.shape[1] - len(found))
             is_valid[row] = [result.is_valid for result in results]
             numbers[:, row] = [[getattr(result, name) for result in results] for name in NUMBERS]

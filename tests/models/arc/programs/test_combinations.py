@@ -1,4 +1,4 @@
-"""Pairs of operations: the rules that only both express, and what answers with them."""
+"""Combinations of operations: the rules that only all of them express, and what answers with them."""
 
 import numpy as np
 import pytest
@@ -32,6 +32,12 @@ def in_turn() -> Puzzle:
     return make_puzzle(lambda grid: np.rot90(grid)[:2], (6, 4), 10)
 
 
+@pytest.fixture(scope="module")
+def three_steps() -> Puzzle:
+    """A puzzle whose rule has three steps: the left half, of which cells fall down, is mirrored."""
+    return make_puzzle(lambda grid: np.sort(grid[:, :3], axis=0)[:, ::-1], (8, 6))
+
+
 def execute_all(puzzle):
     executor = Executor(puzzle)
     return executor, [executor.execute(program) for program in DEPTH_1]
@@ -57,11 +63,30 @@ def test_rule_of_two_steps_is_met_by_a_pair_alone(in_turn):
     assert all(np.array_equal(answer, target) for answer, (_, target) in zip(best.answers, in_turn.tests, strict=True))
 
 
-def test_pair_is_better_than_its_operations(puzzle):
-    executor, results = execute_all(puzzle)
-    pairs = find_combinations(executor, results)
-    assert [pair.value for pair in pairs] == sorted((pair.value for pair in pairs), reverse=True)
-    assert all(pair.value > results[index].value for pair in pairs for index in pair.program.executed)
+def test_rule_of_three_steps_is_met_by_three_operations_alone(three_steps):
+    executor, results = execute_all(three_steps)
+    best, *others = find_combinations(executor, results)
+    assert max(each.hidden_share for each in (*results, *others) if len(each.program.executed) < 3) < 1
+    assert len(best.program.operations) == 3
+    assert best.value == executor.rate(best.program) == pytest.approx(1.5)
+    answers = zip(best.answers, three_steps.tests, strict=True)
+    assert all(np.array_equal(answer, target) for answer, (_, target) in answers)
+
+
+@pytest.mark.parametrize("kind", ["puzzle", "in_turn"])
+def test_three_operations_are_not_tried_where_two_are_enough(kind, request):
+    found = find_combinations(*execute_all(request.getfixturevalue(kind)))
+    assert {len(each.program.executed) for each in found} == {2}
+
+
+@pytest.mark.parametrize("kind", ["puzzle", "three_steps"])
+def test_combination_is_better_than_its_parts(kind, request):
+    executor, results = execute_all(request.getfixturevalue(kind))
+    found = find_combinations(executor, results)
+    assert [each.value for each in found] == sorted((each.value for each in found), reverse=True)
+    assert all(each.value > results[index].value for each in found for index in each.program.executed)
+    longest = [each for each in found if len(each.program.operations) == 3]
+    assert all(each.value > executor.rate(Program(each.program.operations[:2])) for each in longest)
 
 
 def test_there_are_no_pairs_where_one_operation_is_enough():
@@ -88,7 +113,7 @@ def test_second_step_answers_only_if_its_operation_is_executed(in_turn):
     assert puzzles.find_best(0, both, 2) == Program(steps)
 
 
-@pytest.mark.parametrize("kind", ["puzzle", "in_turn"])
+@pytest.mark.parametrize("kind", ["puzzle", "in_turn", "three_steps"])
 def test_combinations_are_kept_beside_the_programs(kind, request, tmp_path):
     puzzle = request.getfixturevalue(kind)
     built, loaded = (RewardTable.load_or_build(tmp_path, [puzzle], with_combinations=True) for _ in range(2))
