@@ -1,11 +1,11 @@
-"""Count the test outputs of ARC puzzles that programs of one and of two operations meet without learning.
+"""Count the test outputs of ARC puzzles that programs of one to three operations meet without learning.
 
 All programs are executed for each puzzle and ranked by the hidden demonstrations. The two best distinct answers are the
 attempts at a test. "fit" counts puzzles with a program that fits all demonstrations, "hidden_met" those with a program
 that meets all hidden ones, and "solved" those with a met attempt for each test, which is ARC's own score. "beside" adds
-pairs of operations on the inputs, and "pairs" also one operation after the other. "gained" and "lost" count tests that
-are met only with all pairs, or only without. The CPU time is that of all. Puzzles are not measured again if FOLDER has
-their results.
+pairs of operations on the inputs, "two" also one operation after another, and "all" also a third one. "gained" and
+"lost" count tests that are met only with all of these, or only without. The CPU time is that of all. Puzzles are not
+measured again if FOLDER has their results.
 
     python benchmarks/models/arc_programs.py FOLDER [--splits training evaluation]
 """
@@ -66,13 +66,15 @@ def add_up(rows: Iterable[Row]) -> Row:
 
 
 def score(puzzles: Sequence[Puzzle]) -> Row:
-    """Count what the two best answers of programs of one operation meet, and those with pairs."""
+    """Count what the two best answers of programs of one operation meet, and those with combinations."""
     start = time.process_time()
     table = RewardTable.build(puzzles, with_combinations=True)
     seconds = time.process_time() - start
     print_progress(f"{len(puzzles)} puzzles: {seconds:.0f} s")
-    single, both = find_hits(table, [range(len(DEPTH_1))] * len(puzzles)), find_hits(table)
-    beside = find_hits(table, [list_without_steps(table, index) for index in range(len(puzzles))])
+    single, all_programs = find_hits(table, [range(len(DEPTH_1))] * len(puzzles)), find_hits(table)
+    beside, two = (
+        find_hits(table, [list_of_at_most(steps, table, index) for index in range(len(puzzles))]) for steps in (1, 2)
+    )
     return {
         "puzzles": len(puzzles),
         "fit": int(table.fits_exactly[:, : len(DEPTH_1)].any(1).sum()),
@@ -81,19 +83,19 @@ def score(puzzles: Sequence[Puzzle]) -> Row:
         "met": sum(single),
         "solved": count_solved(puzzles, single),
         "met_beside": sum(beside),
-        "met_pairs": sum(both),
-        "gained": sum(with_combinations > without for with_combinations, without in zip(both, single, strict=True)),
-        "lost": sum(with_combinations < without for with_combinations, without in zip(both, single, strict=True)),
-        "solved_pairs": count_solved(puzzles, both),
+        "met_two": sum(two),
+        "met_all": sum(all_programs),
+        "gained": sum(more > one for more, one in zip(all_programs, single, strict=True)),
+        "lost": sum(more < one for more, one in zip(all_programs, single, strict=True)),
+        "solved_all": count_solved(puzzles, all_programs),
         "cpu_per_puzzle": seconds,
     }
 
 
-def list_without_steps(table: RewardTable, puzzle: int) -> list[int]:
-    """Return the programs of a puzzle that execute no operation after another."""
-    return [
-        index for index in range(table.is_valid.shape[1]) if len(table.get_result(puzzle, index).program.operations) < 2
-    ]
+def list_of_at_most(steps: int, table: RewardTable, puzzle: int) -> list[int]:
+    """Return the programs of a puzzle that execute at most as many operations one after another."""
+    results = (table.get_result(puzzle, index) for index in range(table.is_valid.shape[1]))
+    return [index for index, result in enumerate(results) if len(result.program.operations) <= steps]
 
 
 def count_solved(puzzles: Sequence[Puzzle], hits: Sequence[bool]) -> int:
@@ -105,7 +107,7 @@ def count_solved(puzzles: Sequence[Puzzle], hits: Sequence[bool]) -> int:
 def finish(row: Row) -> Row:
     """Return the row with the share of solved puzzles and the seconds a puzzle."""
     per_puzzle = {
-        "pass2_task": row["solved_pairs"] / row["puzzles"],
+        "pass2_task": row["solved_all"] / row["puzzles"],
         "cpu_per_puzzle": row["cpu_per_puzzle"] / row["puzzles"],
     }
     return row | per_puzzle
