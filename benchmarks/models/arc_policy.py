@@ -113,10 +113,8 @@ def main() -> None:
     }
     figures["ranking"] = compare_rankings(task.asked, [order for _, order in runs["preset"]])
     tests = sum(len(puzzle.tests) for puzzle in task.asked.puzzles)
-    about = (
-        f"{len(task.judged.puzzles)} puzzles give the score, {tests} tests of {len(task.asked.puzzles)} others are counted, "
-        f"{arguments.seeds} seeds"
-    )
+    counted = f"{tests} tests of {len(task.asked.puzzles)} others are counted"
+    about = f"{len(task.judged.puzzles)} puzzles give the score, {counted}, {arguments.seeds} seeds"
     print_result(figures, about=about)
 
 
@@ -233,7 +231,7 @@ def draw_seeds(values: Array, random: np.random.Generator) -> Array:
 
 
 def compare_rankings(asked: PuzzleSet, orders: Sequence[torch.Tensor]) -> list[Row]:
-    """Count the tests met by each ranking, and by single operations. Return also what the default gains over each row."""
+    """Count the tests met by each ranking, and by single operations. Also return what the default gains over each."""
     alone = asked._replace(combinations=[[] for _ in asked.combinations])
     kinds = {name: (asked, weights) for name, weights in TERMS.items()}
     kinds[f"{RANKED}, single operations"] = (alone, TERMS[RANKED])
