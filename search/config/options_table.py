@@ -9,10 +9,9 @@ from searchlight.search.option import Option
 FILE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 HEAD = """# Options of a search
 
-`python -m searchlight.search.config.options_table` writes this page. Each option with a key is also a key of a
-YAML file for `--config FILE`, which the command line overrides. If the last column has `--resume`, `searchlight resume`
-accepts the option and changes it for [the rest of the search](resume.md). README explains
-[rung and fidelity](index.md#words).
+Each option with a key is also a key of a YAML file for `--config FILE`, which the command line overrides. If the last
+column has `--resume`, `searchlight resume` accepts the option and changes it for [the rest of the search](resume.md).
+Rung and fidelity are [explained here](index.md#words).
 
 ## Options of a single call
 
@@ -27,6 +26,7 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight run` | `--preflight` | [Audit the task](preflight.md), print findings and the estimated cost. |
 | `searchlight run` | `--json` | Print the result, the audit or the list of searches as JSON. |
 | `searchlight run` | `NAME=VALUE` | Fix a parameter, as `--set` does. |
+| `searchlight run` | `--try-first` | [Run the command](bring-your-code.md#a-script) once, and propose an objective. |
 | `searchlight check` | `TASK`, `--device cuda` | [Check without a GPU](preflight.md#on-a-gpu) if TASK runs on one. |
 | `searchlight best` | `NAME` | Print [the best config](results.md#the-parameters-of-the-best-config). |
 | `searchlight best` | `--format FORMAT` | As yaml, as args of a command, or as a python dict. Default: yaml. |
@@ -37,6 +37,8 @@ These are no keys of a YAML file, because they belong to one call:
 | `searchlight report` | `--log-model`, `--register MODEL` | Log or register [the best checkpoint](results.md). |
 | `searchlight report` | `--storage PLACE` | Folder or bucket of the searches. Default: runs. |
 | `searchlight init` | `FILE` | Write a task to begin from. Default: my_task.py. |
+| `searchlight ui` | `NAME` | Show searches [in a browser](steering.md#a-live-page). |
+| `searchlight mcp` | | Show them [to an agent](steering.md#for-agents). |
 
 In a clone that is not installed, `python search/run.py` stands for `searchlight run`. It resumes with `--resume NAME`,
 and lists with `--list`. `python search/report.py` stands for `searchlight report`.

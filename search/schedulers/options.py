@@ -35,7 +35,10 @@ class SchedulerOptions(Options):
     """
 
     scheduler: Annotated[str, Choice(SCHEDULERS)] = _scheduler(
-        "hyperband", "NAME", f"Algorithm that ends trials early: {join_words(list(SCHEDULERS), 'or')}."
+        "hyperband",
+        "NAME",
+        f"Algorithm that ends trials early: {join_words(list(SCHEDULERS), 'or')}. "
+        "The default of a command that cannot resume is median.",
     )
     reduction_factor: int = _scheduler(
         3,

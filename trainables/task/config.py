@@ -36,7 +36,7 @@ def searchable(
         choices: The values of a categorical field, instead of a range.
         when: Search this field only in trials where the named fields have these values, as in
             `{"precision": "fp16"}` or `{"precision": ["fp16", "bf16"]}`. Other trials use its default.
-        trust: How near to the default good values are expected. A search proposes some configs near its defaults.
+        trust: How near to the default good values are expected. `--sampler mixture` proposes some configs near them.
         size: Whether the field is the size of the task, e.g. its width. Then it has no range: one search uses the
             default, and `--sizes 64,128,256` searches at each of these sizes.
         description: What the field means.

@@ -311,7 +311,7 @@ class Session:
         """End the trial of a function that has returned, possibly before its last epoch."""
         self._gather_arrivals(_Arrival(True))
         if max(self.number, self.segment.epoch) == 0:
-            self._fail("the function must call ray.train.report, but returned without")
+            self._fail("the function must call ray.train.report, and not ray.tune.report, but returned without")
         self.end_trial(SegmentEnd("completed", ""))
 
     def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:

@@ -278,7 +278,7 @@ def test_function_that_returns_has_completed_its_trial(stretch):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("silent", "the function must call ray.train.report, but returned without"),
+        ("silent", "the function must call ray.train.report, and not ray.tune.report, but returned without"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),
