@@ -212,8 +212,8 @@ def _is_dotted(text: str) -> bool:
 def find_package_root(path: Path) -> Path | None:
     """Return the folder that has the package of a task's file, or None if the file is no module of a package.
 
-    It is one if it imports relatively, or imports a package that it lies in, and no file next to it as a script does. A
-    package needs no __init__.py.
+    It is one if it has relative imports, or imports its own package and no neighboring file by its bare name. A package
+    needs no __init__.py.
     """
     names, level = _list_imported_names(path), _find_relative_level(path)
     beside = {name.partition(".")[0] for name in names} & find_modules(path.parent).keys()

@@ -98,8 +98,8 @@ class CommandOptions(Options):
     resume_with: Annotated[str, BeforeValidator(_check_words)] = _command(
         "",
         "ARGS",
-        "Append these words from the second start of a trial on, e.g. '--resume {checkpoint_dir}/last'. Only then, or "
-        "with {checkpoint_dir} in the command, do trials pause and resume. Default: none.",
+        "Append these words from the second start of a trial on, e.g. '--resume {checkpoint_dir}/last'. "
+        "Without them and without {checkpoint_dir} in the command, trials never pause. Default: none.",
     )
     stop_grace: Annotated[PositiveFloat, BeforeValidator(parse_duration)] = _command(
         10, "TIME", "Time that a trial has to end after SIGTERM, before SIGKILL.", resumable=True

@@ -206,7 +206,7 @@ def _try_link(source: StoragePath, target: StoragePath) -> bool:
 
 
 def measure_largest(folder: StoragePath) -> int:
-    """Return the bytes of the largest checkpoint in the folder of all trials, or 0 without one.
+    """Return the size of the largest checkpoint in the folder of all trials, in bytes, or 0 without one.
 
     Raises:
         OSError: The folder is in a bucket that cannot be read.

@@ -35,7 +35,7 @@ class RunWriter(Protocol):
 class RunFiles(Tracker):
     """Passes the events of each trial to a writer.
 
-    The study has everything: a driver that resumes a search writes the runs again that are not known to be complete.
+    The study has everything, so a driver that resumes a search writes runs again that may be incomplete.
 
     Args:
         folder: The folder of the search on this disk, with a list of the complete runs.
@@ -43,7 +43,7 @@ class RunFiles(Tracker):
         name: The name of the tracker.
         create_writer: Called in the thread, since the import of a library takes long.
         earlier: The trials of a resumed search.
-        say, prepare: As those of Tracker.
+        say, prepare: See `Tracker`.
     """
 
     def __init__(

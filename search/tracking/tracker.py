@@ -46,7 +46,7 @@ class MLflowCallback(Tracker):
     Args:
         earlier: The trials of a resumed search. All events of those whose runs are incomplete are sent. Sending a
             report twice changes nothing, since its time is part of its identity in MLflow.
-        say, prepare: As those of Tracker.
+        say, prepare: See `Tracker`.
     """
 
     def __init__(

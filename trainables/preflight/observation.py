@@ -66,7 +66,7 @@ class Check:
         return nullcontext()
 
     def on_update(self, trial: "ObservedTrial", update: str, window: Window, norms: Norms) -> None:
-        """See the norm of each parameter's gradient, once `update` has trained on `window`."""
+        """Look at the norm of each parameter's gradient. Called after `update` has trained on `window`."""
 
     def on_step(self, trial: "ObservedTrial", optimizer: str, is_of_updater: bool) -> None:
         """See a step of `optimizer`, which its updater or the task itself made."""

@@ -24,7 +24,10 @@ class SavedBuffer(NamedTuple):
 
 
 class Buffers:
-    """The buffers of `modules`."""
+    """Copies the buffers of `modules`, and writes copies back.
+
+    A window that is skipped or audited must leave no trace in them.
+    """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._parts = list(dict.fromkeys(part for module in modules.values() for part in module.modules()))

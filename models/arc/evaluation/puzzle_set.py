@@ -16,7 +16,7 @@ OPERATION_COUNT = len(OPERATIONS)
 
 
 class PuzzleSet(NamedTuple):
-    """P puzzles, and the results of the programs of one operation, of which there are A.
+    """P puzzles with the results of all programs: A of one operation, and combinations.
 
     Attributes:
         puzzles: The puzzles.

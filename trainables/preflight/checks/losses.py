@@ -116,7 +116,7 @@ class CallRecorder(TorchFunctionMode):
 
 
 class LossCalls(Check):
-    """Looks at the calls in the losses of the first windows. Computes terms again with other weights."""
+    """Records the calls in the losses of the first windows, and computes their terms again with other weights."""
 
     def __init__(self) -> None:
         self.seen = CallRecorder()
