@@ -21,7 +21,8 @@ def on_files(files: Any, config: Any) -> Any:
 
         def move(match: re.Match[str], folder: str = posixpath.dirname(source)) -> str:
             path = posixpath.normpath(posixpath.join(folder, match["path"]))
-            return f"]({posixpath.relpath(path, 'docs')})"
+            is_link = (ROOT / path.partition("#")[0]).exists()  # and no code, such as f["x"](y)
+            return f"]({posixpath.relpath(path, 'docs')})" if is_link else match[0]
 
         files.append(File.generated(config, name, content=RELATIVE.sub(move, (ROOT / source).read_text("utf-8"))))
     return files

@@ -93,7 +93,7 @@ def score(puzzles: Sequence[Puzzle]) -> Row:
 
 
 def list_of_at_most(steps: int, table: RewardTable, puzzle: int) -> list[int]:
-    """Return the programs of a puzzle that execute at most as many operations one after another."""
+    """Return the programs of a puzzle that execute at most `steps` operations one after another."""
     results = (table.get_result(puzzle, index) for index in range(table.is_valid.shape[1]))
     return [index for index, result in enumerate(results) if len(result.program.operations) <= steps]
 

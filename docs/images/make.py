@@ -110,7 +110,7 @@ def programs() -> bytes:
     cases = []
     for puzzle in load_puzzles("arc-agi-1", "training", 12):
         if puzzle.id in PUZZLES:
-            table, executor = RewardTable.build([puzzle], with_pairs=True), Executor(puzzle)
+            table, executor = RewardTable.build([puzzle], with_combinations=True), Executor(puzzle)
             best = max(
                 (table.get_result(0, index) for index in range(table.is_valid.shape[1])), key=lambda one: one.value
             )

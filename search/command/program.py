@@ -20,6 +20,7 @@ from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import PLACES, fill, find_placeholders, format_value
+from searchlight.trainables.command.trial_folder import TrialFolder
 
 
 def build_settings(
@@ -94,9 +95,9 @@ def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping
     """
     values = space.fixed_values()
     values |= space.choose(lambda each: first.get(each.name, choose_middle(each.distribution)))
-    folder = Path(settings.trial_root) / "0"
-    places = {name: f"{{{name}}}" for name in PLACES} | {"trial": "0", "trial_dir": str(folder)}
-    places |= {"checkpoint_dir": str(folder / "checkpoints")}
+    folder = TrialFolder(settings, 0)
+    places = {name: f"{{{name}}}" for name in PLACES} | {"trial": "0", "trial_dir": str(folder.path)}
+    places |= {"checkpoint_dir": str(folder.checkpoints)}
     places |= {name: str(values[name]) for name in ("seed", "epochs") if values.get(name) is not None}
     yield shlex.join(fill(settings, values, places).argv)
     for target in (*settings.files, *settings.patches):

@@ -37,8 +37,8 @@ class SchedulerOptions(Options):
     scheduler: Annotated[str, Choice(SCHEDULERS)] = _scheduler(
         "hyperband",
         "NAME",
-        f"Algorithm that ends trials early: {join_words(list(SCHEDULERS), 'or')}. "
-        "The default of a command that cannot resume is median.",
+        f"Algorithm that ends trials early: {join_words(list(SCHEDULERS), 'or')}. A command gets "
+        "median if it cannot resume, or if its number of epochs is not given.",
     )
     reduction_factor: int = _scheduler(
         3,

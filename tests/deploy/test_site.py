@@ -1,6 +1,7 @@
 """The site of the documentation: it is built without the network, and its search finds what people look for."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -47,6 +48,7 @@ def test_site_has_the_api_from_the_docstrings_and_the_examples(site):
     assert (site / "repository" / "examples" / "script.py").read_text() == (ROOT / "examples" / "script.py").read_text()
     for page, link in (("overview", "tutorial.html"), ("tutorial", "overview.html#your-own-task-is-one-file")):
         assert f'href="{link}"' in (site / f"{page}.html").read_text(encoding="utf-8")
+    assert "../" not in re.sub(r'="[^"]*"', "", (site / "overview.html").read_text(encoding="utf-8"))  # in its code
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Programs of two and three operations: two on the inputs, whose grids the readout looks at together, or in turn.
+"""Programs of two operations on the inputs, whose grids the readout looks at together, and of two or three in turn.
 
 Two operations on the inputs color a cell by what both say about it, so they state a rule with two conditions. Executing
-them costs no more than they do alone: only readouts are fitted. One after the other, they are a rule with steps.
+them costs no more than they do alone: only readouts are fitted. Operations in turn state a rule with steps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,9 @@ Rated = list[tuple[float, Program]]
 def find_combinations(
     executor: Executor, results: Sequence[ProgramResult], first_steps: int = FIRST
 ) -> list[ProgramResult]:
-    """Return the results of the best combinations that are better than each of their parts, at most `KINDS * KEPT`.
+    """Return the results of the best combinations, at most `KINDS * KEPT`.
+
+    Each is better than its last operation alone, and than the program without that operation.
 
     There are none if a program of one operation meets all hidden demonstrations, because no combination can be better.
     For the same reason, none has three operations if one of two meets them.
@@ -73,7 +75,7 @@ def _rate(executor: Executor, programs: Iterable[Program]) -> Rated:
 
 
 def _execute_best(executor: Executor, rated: Rated, values: Mapping[tuple[int, ...], float]) -> list[ProgramResult]:
-    """Return the results of the best programs that are better than both of their parts alone."""
+    """Return the results of the best programs that are better than the last operation, and than what precedes it."""
     better = []
     for value, program in rated:
         last = program.operations[-1:] if program.beside is None else (program.beside,)
