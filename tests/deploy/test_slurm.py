@@ -32,7 +32,18 @@ class Jobs:
     def __init__(self, slurm, cli):
         self.slurm, self.folder = slurm, cli.folder
         programs = Path(sys.executable).parent
-        self.env = cli.env | {"PYTHONPATH": str(ROOT), "PATH": f"{programs}:{cli.env['PATH']}"}
+        self.failed = self.folder / "failed"
+        path = f"{self._make_ray(programs)}:{programs}:{cli.env['PATH']}"
+        self.env = cli.env | {"PYTHONPATH": str(ROOT), "PATH": path}
+
+    def _make_ray(self, programs):
+        """Return a folder with a `ray` whose first start on the second node fails, as one on a busy node does."""
+        ray = self.folder / "programs" / "ray"
+        ray.parent.mkdir()
+        fails = f'[ "$1 $SLURM_NODEID" = "start 1" ] && mkdir {self.failed} 2> /dev/null && exit 1'
+        ray.write_text(f'#!/bin/sh\n{fails}\nexec {programs}/ray "$@"\n')
+        ray.chmod(0o755)
+        return ray.parent
 
     def submit(self, *arguments):
         options = ["--parsable", "--job-name=one", "--cpus-per-task=1", "--time=60"]
@@ -69,6 +80,7 @@ def test_search_of_a_job_stops_at_its_signal_and_continues_in_the_next_job(slurm
     wait_until(lambda: jobs.count("completed") >= 2 or slurm.get_state(first) == "FAILED", seconds=LONGEST_S)
     slurm.call("scancel", "--signal=TERM", "--batch", first)
     printed = jobs.wait(first, "COMPLETED")
+    assert jobs.failed.exists()
     assert "2 trials at a time, each with 1 worker of 1 CPU" in printed  # one on each node
     assert "To go on, submit this job again with --job-name=one" in printed
     assert jobs.count("interrupted") >= 1
