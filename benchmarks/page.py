@@ -40,7 +40,7 @@ MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTA
 STUDIES = {
     "recorded_tables": "10 min beside other work",
     "recorded_defaults": "100 CPU-minutes",
-    "recorded_defaults_32": "10 CPU-minutes",
+    "recorded_defaults_32": "40 CPU-minutes",
     "beliefs": "half an hour beside other work",
     "scaling": "1 min",
     "lm_ladder": "45 min beside other work",

@@ -5,7 +5,7 @@ searchlight run examples/sharded.py:Sharded --workers 8 --gpus-per-worker 1 --tr
 
 With --trials 6 --concurrency 1, on CPUs, it printed:
 
-    3 completed, 3 pruned in 5:53
+    2 completed, 4 pruned in 4:42
     best: trial 1, val/loss 2.665 estimated over 2 new seeds, 90 % interval 2.518 to 2.834
       trial 1 beats the defaults by 0.39 (90 % interval 0.27 to 0.48, 2 seeds)
 """
