@@ -27,13 +27,8 @@ TYPED = re.compile(rf"(?:.*\s)?(search/(?:run|report)\.py|searchlight(?= (?:{COM
 TOP = "searchlight|search|trainables|models|tests|benchmarks|docs|deploy|examples"
 OF_OTHER_PROGRAMS = {"--init_from", "--lr", "--num-cpus", "--requirement", "--working-dir", "--head", "--logdir"}
 OF_OTHER_PROGRAMS |= {"--signal", "--batch", "--job-name"}  # of Slurm
-OF_OTHER_PROGRAMS |= {
-    "--cfg-options",
-    "--layers",
-    "--nproc_per_node",
-    "--num_train_epochs",
-    "--shuffle",
-}  # of users' programs
+# Of users' programs:
+OF_OTHER_PROGRAMS |= {"--cfg-options", "--layers", "--nproc_per_node", "--num_train_epochs", "--shuffle"}
 
 
 def blocks_of(page):
