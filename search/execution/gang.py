@@ -35,7 +35,7 @@ POLL_S = 0.2  # latency of noticing ended workers
 STOP_S = 4.0  # how long workers may take to stop at a window
 CLOSE_S = 3.0  # how long workers may take to return before they are killed
 CALL_S = 60.0  # timeout of calls to the registry
-START_S = 300.0  # how long placed workers may take to start and to import the task
+START_S = 300.0  # how long the registry, or placed workers, may take to start and to import what they need
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -45,7 +45,7 @@ class RegistryClient:
     """Calls the registry's actor on behalf of one gang."""
 
     def __init__(self, registry: Any, gang: str) -> None:
-        self.timeout_s = CALL_S
+        self.timeout_s = START_S  # until the first answer: the registry may still start, on a busy node
         self._registry = registry
         self._gang = gang
         self._answer: Any = None
@@ -63,6 +63,7 @@ class RegistryClient:
         """
         remote = getattr(self._registry, method.__name__).remote
         answer: Answer = ray.get(remote(self._gang, *arguments, **options), timeout=self.timeout_s)
+        self.timeout_s = min(self.timeout_s, CALL_S)
         return answer
 
     def receive(self) -> list[Delivery]:

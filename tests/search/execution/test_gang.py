@@ -7,7 +7,7 @@ import pytest
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-from searchlight.search.execution.gang import CLOSE_S, POLL_S, START_S, STOP_S, GangRunner
+from searchlight.search.execution.gang import CALL_S, CLOSE_S, POLL_S, START_S, STOP_S, GangRunner, RegistryClient
 from searchlight.search.execution.gang_registry import Registry
 from searchlight.trainables.worker.messages import (
     Delivery,
@@ -204,6 +204,15 @@ def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):
     assert release.notes == ["node 10.0.0.1 is going away, and it continues elsewhere from epoch 0"]
     with pytest.raises(RuntimeError, match="its own node is going away"):
         gang.wait()
+
+
+def test_first_call_waits_for_the_start_of_the_registry(monkeypatch):
+    limits = []
+    monkeypatch.setattr("ray.get", lambda answer, timeout: limits.append(timeout))
+    registry = RegistryClient(Mock(), "gang-1")
+    registry.call(Registry.unregister_gang)
+    registry.call(Registry.unregister_gang)
+    assert limits == [START_S, CALL_S]
 
 
 def test_closing_gang_waits_for_its_workers(gang):
