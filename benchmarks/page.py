@@ -54,6 +54,7 @@ STUDIES = {
     "search_variants": "many hours",
     "confirmation": "1 CPU-minute",
     "recorded_noise": "1 CPU-minute",
+    "trained_searches": "17 min beside other work",
     "importances": "",
     "arc_policy": "20 CPU-minutes",
     "arc_programs": "25 CPU-minutes",
