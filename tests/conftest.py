@@ -23,6 +23,8 @@ from tests.servers.s3 import S3Server
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
 STARTED: list[subprocess.Popen] = []  # by the test that runs
+# A second gang, the audit and confirming runs take most of the CPU time of a small search.
+QUICK = {"--confirm": ["0"], "--scheduler": ["asha"], "--concurrency": ["1"], "--no-preflight": []}
 
 # The same examples in each run, so that a failure belongs to the change that caused it. An example may take any time.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -60,19 +62,27 @@ def on_device(pytestconfig):
 
 @dataclass
 class Cli:
-    """Runs scripts of the project as a user does: in a folder of their own, outside of the repository."""
+    """Runs scripts of the project as a user does: in a folder of their own, outside of the repository.
+
+    Attributes:
+        has_preflight: Whether a new search audits its task first.
+    """
 
     folder: Path
     env: dict[str, str]
     make_store: Callable[[], Path]
+    has_preflight: bool = False
 
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
-        """Start a script. To save time, a new search confirms nothing, and uses asha, unless `arguments` differ."""
-        if script == "search/run.py" and not {"--confirm", "--resume", "--list"} & {*arguments}:
-            arguments = (*arguments, "--confirm", "0")
-        if script == "search/run.py" and not {"--scheduler", "--resume", "--list", "--config", "--once"} & {*arguments}:
-            arguments = (*arguments, "--scheduler", "asha")
-        if script == "search/run.py" and "--name" in arguments and not {"--resume", "--storage"} & {*arguments}:
+        """Start a script. To save time, a new search has the options QUICK unless `arguments` differ."""
+        is_new = script == "search/run.py" and not {"--resume", "--list"} & {*arguments}
+        if is_new and not {"--config", "--once"} & {*arguments}:
+            left_out = {*arguments, "--no-preflight"} if self.has_preflight else {*arguments}
+            quick = [word for option, values in QUICK.items() if option not in left_out for word in (option, *values)]
+            arguments = (*quick, *arguments)
+        elif is_new and "--confirm" not in arguments:
+            arguments = ("--confirm", "0", *arguments)
+        if is_new and "--name" in arguments and "--storage" not in arguments:
             self._give_store()
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE

@@ -26,6 +26,7 @@ def storage(bucket, monkeypatch):
 def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storage, database, mlflow_server):
     name = ["--name", "far", "--storage", str(storage), "--study", database.database("studies")]
     options = ["--trials", str(TRIALS), "--scheduler", "none", "--placement", "spread", "--max-failures", "0"]
+    options += ["--no-preflight"]
     fixed = ["--set", f"epochs={EPOCHS}", "pause_s=0.25", "precision=fp32"]
     first = submit("first", "toy.py:Toy", *name, *options, *fixed)
     first.wait_for("2 trials at a time, each with 1 worker of 1 CPU + 1 GPU")

@@ -43,6 +43,7 @@ def test_search_in_a_bucket_continues_from_another_machine(machine, s3, tmp_path
     storage = f"{s3}/searches"
     where = parse_path(storage) / "far"
     first, second = machine("first"), machine("second")
+    first.has_preflight = True
     options = ["--trials", "4", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,raise"]
     driver = first.start("toy.py:Toy", "--name", "far", "--storage", storage, *options)
     try:

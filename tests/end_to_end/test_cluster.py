@@ -55,7 +55,7 @@ def gangs():
 def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     found, nodes, cli = cluster(nodes=2)
     join(found)
-    options = ["--trials", "3", "--scheduler", "none", "--name", "lossy", "--json"]
+    options = ["--trials", "3", "--concurrency", "2", "--scheduler", "none", "--name", "lossy", "--json"]
     process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3")
     wait_until(lambda: contains(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
     found.remove_node(nodes[1], allow_graceful=False)
@@ -75,7 +75,6 @@ def test_trial_on_a_drained_node_repeats_no_window(cluster):
     join(found)
     windows = cli.folder / "windows"
     options = ["--trials", "1", "--workers", "2", "--placement", "spread", "--max-failures", "0", "--name", "drained"]
-    options += ["--no-preflight"]  # the audit trains windows, too
     values = ["epochs=3", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
     process = cli.start("counted.py:Counted", *options, "--json", "--set", *values)
     wait_until(lambda: contains(windows, "\n1 "))

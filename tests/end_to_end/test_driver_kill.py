@@ -45,11 +45,13 @@ def has_open(process, path):
 @pytest.fixture(scope="module")
 def killed(make_cli):
     cli = make_cli()
+    cli.has_preflight = True
     temporary = Path(tempfile.mkdtemp(dir="/tmp"))
     cli.env["RAY_TMPDIR"] = str(temporary)
     folder = cli.folder / "runs" / "mortal"
     journal = folder / "study.journal"
     options = ["--trials", "6", "--seed", "1", "--set", "pause_s=0.05", "--search", "how=fine,calm,nan,raise"]
+    options += ["--concurrency", "2"]
     process = cli.start("toy.py:Toy", "--name", "mortal", *options)
     wait_until(lambda: contains(journal, "report/1", times=2), process)
     started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]

@@ -24,6 +24,7 @@ def test_two_workers_train_with_ddp_despite_a_lost_one(make_cli):
 @pytest.mark.slow
 def test_mistake_in_a_function_ends_the_search_after_one_trial(make_cli):
     cli = make_cli()
+    cli.has_preflight = True  # the first trial begins alone
     file = cli.folder / "wrong.py"
     file.write_text("import ray.train\n\n\ndef train_fn(config):\n    ray.train.report({'loss': config['rate']})\n")
     options = ["--trials", "6", "--scheduler", "none", "--objective", "loss:min", "--search", "lr=1e-3..1e-1:log"]

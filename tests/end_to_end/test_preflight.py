@@ -86,6 +86,7 @@ FOUND = "module-under-no-grad  model.0: no gradient in"
 @pytest.fixture
 def cli(make_cli):
     cli = make_cli()
+    cli.has_preflight = True
     (cli.folder / "frozen.py").write_text(FROZEN)
     return cli
 

@@ -23,7 +23,8 @@ def search(make_cli):
     """12 trials over three precisions, some of which fail or diverge."""
     options = ["--trials", "12", "--concurrency", "2", "--sampler", "random", "--seed", "3", "--register", "mixed"]
     space = ["--search", "precision=fp32,bf16,fp16", "--search", "how=fine,raise,nan"]
-    found = FinishedSearch.run(make_cli(), "mixed", "toy.py:Toy", *options, *space)
+    (cli := make_cli()).has_preflight = True
+    found = FinishedSearch.run(cli, "mixed", "toy.py:Toy", *options, *space)
     # A test resumes the search with fewer checkpoints.
     found.kept = {folder.name: len(list(folder.glob("*.pt"))) for folder in (found.folder / "checkpoints").iterdir()}
     return found

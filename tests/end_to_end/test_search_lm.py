@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.finished_search import FinishedSearch
 from tests.end_to_end.processes import contains, find_actors, wait_until
 
-SIZES = "width=16 depth=1 heads=2 length=16 samples=400 batch_size=2 test_samples=20 epochs=3 optimizer=adamw"
+SIZES = "width=16 depth=1 heads=2 length=16 samples=120 batch_size=2 test_samples=20 epochs=3 optimizer=adamw"
 OPTIONS = ["lm", "--workers", "2", "--trials", "3", "--concurrency", "1", "--scheduler", "none"]
 POINTS = [part for name in ("bf16", "fp16") for part in ("--try", f"precision={name}")]
 TOLERANCE = {"fp32": 5e-6, "bf16": 2e-2, "fp16": 5e-3}
