@@ -154,6 +154,8 @@ def test_sizes_in_a_bucket_continue_from_another_machine(make_cli, s3, tmp_path)
     assert (place / "grown" / "ladder.html").exists()
     listed = second.invoke("--list", "--storage", storage)
     assert "grown  a search at each size: grown-width8, grown-width16" in listed.stdout.splitlines()
+    again = second.run("--resume", "grown", "--storage", storage, "--json")
+    assert json.loads(again.stdout) == told, "what had ended stays as it is"
 
 
 @pytest.mark.slow
