@@ -12,7 +12,7 @@ from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables.filesystem.paths import parse_path
 
-TRIALS, EPOCHS = 4, 12
+TRIALS, EPOCHS = 4, 15
 pytestmark = pytest.mark.slow
 
 
@@ -69,6 +69,12 @@ def test_killed_jobs_lose_no_report_and_double_none(cluster, submit, mlflow_serv
     cluster.head.unplug()
 
     cluster.replace_head()
+    third = submit("third", "--resume", "killed", *place)
+    study.wait_for(6, third)
+    cluster.ray("job", "stop", "third")
+    third.wait()
+    study.look()
+
     last = submit("last", "--resume", "killed", *place)
     assert f"{TRIALS} completed" in last.wait()
     every = Counter((trial, epoch) for trial in range(TRIALS) for epoch in range(1, EPOCHS + 1))

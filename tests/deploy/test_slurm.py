@@ -14,7 +14,7 @@ from tests.servers.slurm import PROGRAMS, Slurm, find_program
 
 EPOCHS = 4
 LONGEST_S = 900  # of a wait on a busy machine
-TASK = ["toy.py:Toy", "--trials", "4", "--confirm", "0", "--scheduler", "none", "--no-preflight"]
+TASK = ["toy.py:Toy", "--trials", "6", "--confirm", "0", "--scheduler", "none", "--no-preflight"]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ class Jobs:
 def test_search_of_a_job_stops_at_its_signal_and_continues_in_the_next_job(slurm, make_cli):
     jobs = Jobs(slurm, make_cli("slurm"))
     first = jobs.submit(*TASK, "--set", f"epochs={EPOCHS}", "pause_s=0.3", "precision=fp32")
-    wait_until(lambda: jobs.count("completed") >= 1 or slurm.get_state(first) == "FAILED", seconds=LONGEST_S)
+    wait_until(lambda: jobs.count("completed") >= 2 or slurm.get_state(first) == "FAILED", seconds=LONGEST_S)
     slurm.call("scancel", "--signal=TERM", "--batch", first)
     printed = jobs.wait(first, "COMPLETED")
     assert jobs.failed.exists()
@@ -89,7 +89,7 @@ def test_search_of_a_job_stops_at_its_signal_and_continues_in_the_next_job(slurm
     printed = jobs.wait(second, "COMPLETED")
     assert "search one continues: " in printed
     trials = load_search(jobs.folder / "runs" / "one").trials
-    assert [trial.number for trial in trials] == [*range(4)]
+    assert [trial.number for trial in trials] == [*range(6)]
     assert {get_outcome(trial) for trial in trials} == {"completed"}
-    assert [[*get_reports(trial)] for trial in trials] == [[*range(1, EPOCHS + 1)]] * 4
+    assert [[*get_reports(trial)] for trial in trials] == [[*range(1, EPOCHS + 1)]] * 6
     assert not any(Path(f"/tmp/ray-{job}").exists() for job in (first, second))

@@ -75,6 +75,7 @@ def test_trial_on_a_drained_node_repeats_no_window(cluster):
     join(found)
     windows = cli.folder / "windows"
     options = ["--trials", "1", "--workers", "2", "--placement", "spread", "--max-failures", "0", "--name", "drained"]
+    options += ["--no-preflight"]  # the audit trains windows, too
     values = ["epochs=3", "pause_s=0.2", "precision=fp32", f"marker={windows}"]
     process = cli.start("counted.py:Counted", *options, "--json", "--set", *values)
     wait_until(lambda: contains(windows, "\n1 "))

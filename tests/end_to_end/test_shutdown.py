@@ -138,7 +138,9 @@ def test_process_that_a_trial_leaves_ends_with_the_search(make_cli, short_folder
     cli.env |= {"RAY_TMPDIR": str(short_folder)}
     file = cli.folder / "left"
     trials = "1" if end == "done" else "50"
-    process = cli.start("leaving.py:Leaving", "--trials", trials, "--set", f"marker={file}", "epochs=1")
+    process = cli.start(
+        "leaving.py:Leaving", "--no-preflight", "--trials", trials, "--set", f"marker={file}", "epochs=1"
+    )
     wait_until(lambda: contains(file, "\n", times=3), process)
     if end == "killed":
         process.kill()
