@@ -1,9 +1,9 @@
 """Compare searches whose trials are trained for real with searches that replay recorded trainings.
 
-    python benchmarks/search/trained_searches.py [--seeds 5] [--processes 2]
+    python benchmarks/search/trained_searches.py [--seeds 6] [--budget 8] [--processes 2]
 
-The searchers, the time and the budget are those of benchmarks/search/search_quality.py. Each trial is trained to its
-end under a seed of its own, instead of the nearest recorded config being replayed.
+The searchers and the simulated time are those of benchmarks/search/search_quality.py. Each trial is trained to its end
+under a seed of its own, instead of the nearest recorded config being replayed.
 """
 
 import sys
@@ -51,8 +51,8 @@ def run_search(search: Search) -> float:
 
 def main() -> None:
     parser = create_parser(__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--budget", type=int, default=32, choices=GANGS_OF, help="full trainings")
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--budget", type=int, default=8, choices=GANGS_OF, help="full trainings")
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     searches = [
