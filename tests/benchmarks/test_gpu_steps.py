@@ -10,7 +10,7 @@ from benchmarks.gpu.bench_gpu import STEPS, find_failed_claims, is_done, main
 from benchmarks.recording import ROOT, describe_commit, describe_machine
 
 QUICK = ("environment", "exactness")
-ELSEWHERE = ("update_overhead",)  # in tests/test_benchmarks.py
+ELSEWHERE = ("update_overhead",)  # in test_benchmarks.py
 
 
 def list_options(folder, *names):

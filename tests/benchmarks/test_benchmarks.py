@@ -30,7 +30,7 @@ from benchmarks.recording import (
 from benchmarks.recording import to_json as result_to_json
 from benchmarks.tables import format_column, merge_intervals, render_figures
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "<!-- generated: " in page.read_text("utf-8")]
 needs_peers = pytest.mark.skipif(
     any(importlib.util.find_spec(peer) is None for peer in ("accelerate", "lightning", "transformers")),

@@ -14,7 +14,7 @@ import pytest
 from searchlight.search.study.record import load_search
 from searchlight.search.study.trial import get_outcome, get_reports
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TASKS = {
     "classifier.py:Classifier": {"lr": 0.01},
     "actor_critic.py:ActorCritic": {"actor_lr": 0.003, "critic_lr": 0.003},
