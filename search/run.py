@@ -290,11 +290,22 @@ def _print_result(result: "SearchResult", location: StoragePath, quiet: bool, as
 
 
 def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given. Parse texts NAME=VALUE into a dict."""
+    """Return the options that were given. Parse texts NAME=VALUE into a dict.
+
+    Raises:
+        UsageError: A text has no name, or two texts of an option give a name different values.
+    """
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
+    problems = []
     for key in ("resources", "set", "search", "trust"):
         if texts := given.get(key):
             if wrong := [text for text in texts if text.find("=") < 1]:
-                raise UsageError(*(f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong))
+                problems += [f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong]
+                continue
             given[key] = dict(text.split("=", 1) for text in texts)
+            for name in given[key]:
+                if len(same := [*dict.fromkeys(text for text in texts if text.startswith(f"{name}="))]) > 1:
+                    problems.append(f"{option_name(key)} must give {name} once, but got {join_words(same)}.")
+    if problems:
+        raise UsageError(*problems)
     return given
