@@ -59,7 +59,8 @@ def test_search_in_postgresql(cli, server):
     assert outcomes == {name: list(in_study.values()).count(name) for name in outcomes}
     assert not (folder / "study.journal").exists()
     listed, report = cli.invoke("--list"), cli.invoke("kept", script="search/report.py")
-    assert listed.stdout.startswith(f"kept  {', '.join(f'{count} {name}' for name, count in outcomes.items())}  best")
+    (line,) = [line for line in listed.stdout.splitlines() if line.startswith("kept ")]
+    assert line.startswith(f"kept  {', '.join(f'{count} {name}' for name, count in outcomes.items())}  best")
     assert report.stdout.count("failed") == outcomes.get("failed", 0), report.stderr
 
 
