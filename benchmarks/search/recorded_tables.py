@@ -102,7 +102,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--budgets", default="8,32", help=f"full trainings, of {', '.join(map(str, GANGS_OF))}")
     parser.add_argument("--sides", default="hyperband,hyperband@none", help="NAME@DEFAULTS, separated by commas")
-    parser.add_argument("--against", default="", help="sides, and best peer; the second side by default")
+    parser.add_argument(
+        "--against",
+        default="",
+        help="what others are compared with: sides, best peer; the second side by default",
+    )
     parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
@@ -139,8 +143,9 @@ def main() -> None:
             for name in names
             for text, (side, defaults) in sides.items()
         }
-        for against in given.against.split(",") if given.against else list(sides)[1:2]:
-            for side in (side for side in sides if side != against):
+        peers = given.against.split(",") if given.against else list(sides)[1:2]
+        for against in peers:
+            for side in (side for side in sides if side not in peers):
                 if against != "best peer" or side.startswith("hyperband"):
                     figures["measures"] += [{"budget": budget} | row for row in compare(problems, found, side, against)]
     print_result(figures, {}, ABOUT)
