@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument(
         "--against",
         default="",
-        help="what others are compared with: sides, best peer; the second side by default",
+        help="sides that `hyperband...` and those not named here are compared with, and best peer; the second by default",
     )
     parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
@@ -145,8 +145,8 @@ def main() -> None:
         }
         peers = given.against.split(",") if given.against else list(sides)[1:2]
         for against in peers:
-            for side in (side for side in sides if side not in peers):
-                if against != "best peer" or side.startswith("hyperband"):
+            for side in (side for side in sides if side != against):
+                if side.startswith("hyperband") or (against != "best peer" and side not in peers):
                     figures["measures"] += [{"budget": budget} | row for row in compare(problems, found, side, against)]
     print_result(figures, {}, ABOUT)
 
