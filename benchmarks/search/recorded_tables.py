@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument(
         "--against",
         default="",
-        help="sides that `hyperband...` and those not named here are compared with, and best peer; the second by default",
+        help="sides, and best peer, that each hyperband and the sides not named here are compared with",
     )
     parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
