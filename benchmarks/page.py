@@ -41,6 +41,7 @@ STUDIES = {
     "recorded_tables": "10 min beside other work",
     "recorded_defaults": "200 CPU-minutes",
     "recorded_defaults_32": "40 CPU-minutes",
+    "recorded_defaults_128": "10 min beside other work",
     "beliefs": "half an hour beside other work",
     "scaling": "1 min",
     "lm_ladder": "45 min beside other work",
