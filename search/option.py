@@ -1,7 +1,7 @@
 """Declares the options of a search as fields of a model, and parses their values."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -158,3 +158,22 @@ def translate_retired_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("mode") and objectives and not str(objectives[0]).endswith((":min", ":max")):
         current["objective"] = [f"{objectives[0]}:{values['mode']}", *objectives[1:]]
     return current
+
+
+def find_pair_problems(texts: Sequence[str], option: str = "", example: str = "name=value") -> Iterator[str]:
+    """Yield a line for each text that is not like NAME=VALUE, and for each name that is given different values.
+
+    Args:
+        texts: What was given.
+        option: What the lines name, e.g. --set, or empty for arguments.
+        example: A text of the right form.
+    """
+    by_name: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        if text.find("=") < 1:
+            yield f"{option or 'a value'} must be like {example}, but got {text!r}."
+        else:
+            by_name.setdefault(text.partition("=")[0], []).append(text)
+    for name, same in by_name.items():
+        if len(same) > 1:
+            yield f"{option} {name}".lstrip() + f" must be given once, but got {' and '.join(same)}."

@@ -24,7 +24,7 @@ from searchlight.search.config.search_config import OPTIONS
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import list_sized_searches, parse_storage
 from searchlight.search.formatting import join_words
-from searchlight.search.option import option_name, parse_duration
+from searchlight.search.option import find_pair_problems, option_name, parse_duration
 from searchlight.search.reporting.console.command_line import Command, GroupedOption, build_parameters
 from searchlight.search.reporting.console.listing import print_plan, print_searches
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -296,16 +296,7 @@ def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: A text has no name, or two texts of an option give a name different values.
     """
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
-    problems = []
-    for key in ("resources", "set", "search", "trust"):
-        if texts := given.get(key):
-            if wrong := [text for text in texts if text.find("=") < 1]:
-                problems += [f"{option_name(key)} must be like name=value, but got {text!r}." for text in wrong]
-                continue
-            given[key] = dict(text.split("=", 1) for text in texts)
-            for name in given[key]:
-                if len(same := [*dict.fromkeys(text for text in texts if text.startswith(f"{name}="))]) > 1:
-                    problems.append(f"{option_name(key)} must give {name} once, but got {join_words(same)}.")
-    if problems:
+    pairs = {key: given[key] for key in ("resources", "set", "search", "trust") if key in given}
+    if problems := [line for key, texts in pairs.items() for line in find_pair_problems(texts, option_name(key))]:
         raise UsageError(*problems)
-    return given
+    return given | {key: dict(text.split("=", 1) for text in texts) for key, texts in pairs.items()}

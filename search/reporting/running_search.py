@@ -10,6 +10,7 @@ from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_b
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.option import find_pair_problems
 from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.explanation import explain_search, explain_trial
 from searchlight.search.reporting.status import build_status, has_ended, select_trials
@@ -140,7 +141,7 @@ def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
     """Return NAME=VALUE texts as a dict. Several may be one text, separated by commas.
 
     Raises:
-        UsageError: A text has another form.
+        UsageError: A text has another form, or a name has different values.
     """
     parts: list[str] = []
     for text in pairs:
@@ -149,6 +150,6 @@ def split_pairs(pairs: Sequence[str]) -> dict[str, str]:
                 parts.append(part)
             else:
                 parts[-1] += f",{part}"  # of a list of choices, such as precision=fp32,bf16
-    if wrong := [part for part in parts if part.find("=") < 1]:
-        raise UsageError(f"a value must be like lr=0.001, but got {wrong[0]!r}.")
+    if problems := [*find_pair_problems(parts, example="lr=0.001")]:
+        raise UsageError(*problems)
     return dict(part.split("=", 1) for part in parts)

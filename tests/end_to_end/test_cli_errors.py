@@ -28,8 +28,8 @@ def list_files(cli):
         (["toy.py:Toy", "--set", "lr"], "--set must be like name=value, but got 'lr'."),
         (["toy.py:Toy", "--search", "lr=oops", "--search", "lr=1e-3..1e-2",
           "--set", "pause_s=0", "how=fine", "pause_s=1", "how=fine", "--trust", "lr"],
-         "--set must give pause_s once, but got pause_s=0 and pause_s=1.\n"
-         "--search must give lr once, but got lr=oops and lr=1e-3..1e-2.\n"
+         "--set pause_s must be given once, but got pause_s=0 and pause_s=1.\n"
+         "--search lr must be given once, but got lr=oops and lr=1e-3..1e-2.\n"
          "--trust must be like name=value, but got 'lr'."),
         (["toy.py:Toy", "--scheduler", "pbt", "--set", "epochs=9", "--trials", "4",
           "--try", "lr=0.02", "--try", "lr=0.03"],

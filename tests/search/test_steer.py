@@ -213,6 +213,7 @@ def test_command_to_a_search_whose_driver_was_killed_waits(killed):
         (("stop", "{name}", "x"), "'x' is not a valid integer"),
         (("stop", "{name}"), "Missing argument"),
         (("try", "{name}", "lr"), "a value must be like lr=0.001, but got 'lr'"),
+        (("try", "{name}", "lr=0.1", "lr=0.2"), "lr must be given once, but got lr=0.1 and lr=0.2."),
         (("status", "none"), "name must be a search in"),
     ],
 )
