@@ -75,6 +75,18 @@ def compare(
         yield row | {"ends_lower_on": sum(bool(get_single_ratio(pair) < 1) for pair in pairs)}
 
 
+def list_comparisons(sides: Sequence[str], peers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield which side is compared with which peer: each hyperband with all, and no other peer with a peer.
+
+    Only a hyperband is compared with "best peer", which is chosen among the other sides.
+    """
+    for against in peers:
+        for side in sides:
+            is_ours = side.startswith("hyperband") or (side not in peers and against != "best peer")
+            if is_ours and side != against:
+                yield side, against
+
+
 def _list_families(problems: Sequence[Problem]) -> list[str]:
     return list(dict.fromkeys(problem.name.split("_")[0] for problem in problems))
 
@@ -103,9 +115,7 @@ def main() -> None:
     parser.add_argument("--budgets", default="8,32", help=f"full trainings, of {', '.join(map(str, GANGS_OF))}")
     parser.add_argument("--sides", default="hyperband,hyperband@none", help="NAME@DEFAULTS, separated by commas")
     parser.add_argument(
-        "--against",
-        default="",
-        help="sides, and best peer, that each hyperband and the sides not named here are compared with",
+        "--against", default="", help="sides to compare with, and best peer; the second side by default"
     )
     parser.add_argument("--runs", type=Path, required=True, help="the Parquet file that the searches are kept in")
     parser.add_argument("--processes", type=int, default=1)
@@ -144,10 +154,8 @@ def main() -> None:
             for text, (side, defaults) in sides.items()
         }
         peers = given.against.split(",") if given.against else list(sides)[1:2]
-        for against in peers:
-            for side in (side for side in sides if side != against):
-                if side.startswith("hyperband") or (against != "best peer" and side not in peers):
-                    figures["measures"] += [{"budget": budget} | row for row in compare(problems, found, side, against)]
+        for side, against in list_comparisons(list(sides), peers):
+            figures["measures"] += [{"budget": budget} | row for row in compare(problems, found, side, against)]
     print_result(figures, {}, ABOUT)
 
 

@@ -15,6 +15,7 @@ from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.problems.tables import RecordedTable, build_from_table, find_source, is_held_out
 from benchmarks.search.recorded_noise import RecordedNoise
+from benchmarks.search.recorded_tables import list_comparisons
 from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import simulate
 from benchmarks.search.warm_starts import search_with_warm_start
@@ -153,6 +154,17 @@ def test_folder_without_tables_is_told(tmp_path):
     assert f"but {tmp_path} has none of them" in ran.stderr
     ran = run_script("--problems", "clif", "--runs", tmp_path / "runs.parquet")
     assert "but this project has none of them" in ran.stderr
+
+
+def test_peers_are_not_compared_with_each_other():
+    sides = ["hyperband", "hyperband-even", "believe-near", "ray", "random"]
+    assert [*list_comparisons(sides, ["hyperband-even", "ray", "random", "best peer"])] == [
+        ("hyperband", "hyperband-even"),
+        ("believe-near", "hyperband-even"),
+        *((side, peer) for peer in ("ray", "random") for side in ("hyperband", "hyperband-even", "believe-near")),
+        ("hyperband", "best peer"),
+        ("hyperband-even", "best peer"),
+    ]
 
 
 @pytest.mark.slow
