@@ -21,14 +21,15 @@ def main() -> None:
     given = create_device_parser(__doc__).parse_args()
     claims = []
     for name, path in (FILES if given.small else FOLDERS | FILES).items():
-        command = [sys.executable, "-m", "pytest", "-m", "not slow", "--device", str(given.device), path]
+        command = [sys.executable, "-m", "pytest", "-rfE", "-m", "not slow", "--device", str(given.device), path]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         last = (done.stdout.strip().splitlines() or [f"exit code {done.returncode}"])[-1].strip("= ")
-        for line in re.findall(r"^(?:FAILED|ERROR) .*$", done.stdout, re.MULTILINE):
-            print_progress(line)
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
         if done.returncode:
             print_progress((done.stdout + done.stderr)[-4000:])
-        claims.append(make_claim(f"the tests of {name} pass on the device", last, done.returncode == 0))
+        claims.append(
+            make_claim(f"the tests of {name} pass on the device", "; ".join([last, *failed]), done.returncode == 0)
+        )
     print_claims(claims)
 
 
