@@ -1,18 +1,20 @@
 """Searchers of other projects with an ask-and-tell interface, each configured as its documentation says.
 
-Syne Tune and NePS are not among the requirements: see `PACKAGES`.
+Syne Tune, SMAC3 and NePS are not among the requirements: see `PACKAGES`.
 """
 
 import logging
 import math
 import os
 import sys
+import tempfile
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +30,7 @@ from benchmarks.search.simulator import Job
 from benchmarks.search.strategies import Make
 from searchlight.trainables.flatten import flatten
 
-PACKAGES = {"syne": ("syne_tune", "syne-tune"), "neps": ("neps", "neural-pipeline-search")}
+PACKAGES = {"syne": ("syne_tune", "syne-tune"), "smac": ("smac", "smac"), "neps": ("neps", "neural-pipeline-search")}
 
 
 class OptunaStudy:
@@ -172,6 +174,61 @@ class BudgetSearcher:
         return False
 
 
+class Smac(BudgetSearcher):
+    """The multi-fidelity facade of SMAC3, as in its example "Multi-Layer Perceptron Using Multiple Epochs".
+
+    It delivers the incumbent of that example, the best config at the highest budget. A failed request costs as much as
+    the worst value. The facade takes the logarithm of values, so negative ones are shifted. Parameters that do not
+    apply to a config are sampled and ignored. The defaults are the sixth config of the initial design.
+
+    Raises:
+        ModuleNotFoundError: SMAC3 is not installed.
+    """
+
+    only_whole = True
+
+    def __init__(self, problem: Problem, seed: int) -> None:
+        from ConfigSpace import Configuration, ConfigurationSpace
+        from smac import MultiFidelityFacade, Scenario
+        from smac.intensifier.hyperband import Hyperband
+        from smac.runhistory import StatusType, TrialValue
+
+        super().__init__(problem)
+        self._value_class, self._status = TrialValue, StatusType
+        self._shift = problem.worst - 2 * problem.best if problem.best < 0 else 0.0
+        space = ConfigurationSpace(seed=seed)
+        space.add([_convert_to_config_space(p.name, p.distribution) for p in problem.space.parameters])
+        self._folder = tempfile.TemporaryDirectory()  # it writes its state
+        scenario = Scenario(
+            space,
+            output_directory=Path(self._folder.name),
+            n_trials=500,
+            min_budget=1,
+            max_budget=problem.epochs,
+            crash_cost=problem.worst + self._shift,
+            seed=seed,
+        )
+        first = [] if problem.defaults is None else [Configuration(space, values=flatten(problem.defaults))]
+        self._facade = MultiFidelityFacade(
+            scenario,
+            lambda config, seed, budget: 0.0,
+            initial_design=MultiFidelityFacade.get_initial_design(scenario, n_configs=5, additional_configs=first),
+            intensifier=Hyperband(scenario, incumbent_selection="highest_budget"),
+            overwrite=True,
+            logging_level=False,
+        )
+
+    def _ask(self) -> Request:
+        info = self._facade.ask()
+        return Request(info.config, dict(info.config), round(info.budget), info)
+
+    def _tell(self, request: Request, value: float) -> None:
+        failed = math.isnan(value)
+        cost = (self._problem.worst if failed else value) + self._shift
+        status = self._status.CRASHED if failed else self._status.SUCCESS
+        self._facade.tell(request.handle, self._value_class(cost=cost, status=status), save=False)
+
+
 class Neps(BudgetSearcher):
     """An algorithm of NePS, called as its page on ask and tell says.
 
@@ -247,6 +304,17 @@ def _convert_to_syne_tune(distribution: BaseDistribution) -> Any:
     )
 
 
+def _convert_to_config_space(name: str, distribution: BaseDistribution) -> Any:
+    from ConfigSpace import Categorical, Float, Integer
+
+    return _convert(
+        distribution,
+        partial(Categorical, name),
+        lambda low, high, log: Float(name, (low, high), log=log),
+        lambda low, high, log: Integer(name, (low, high), log=log),
+    )
+
+
 def _convert_to_neps(distribution: BaseDistribution, default: Any) -> Any:
     import neps
 
@@ -292,6 +360,7 @@ PEERS: dict[str, Make] = {
     "syne-asha": partial(SyneTune, "ASHA"),
     "syne-bohb": partial(SyneTune, "BOHB"),
     "syne-cqr": partial(SyneTune, "ASHACQR"),
+    "smac": Smac,
     "neps-hyperband": partial(Neps, "hyperband", False),  # what NePS chooses if it has no priors
     "neps-priorband": partial(Neps, "priorband", True),
 }
