@@ -9,7 +9,7 @@ import pytest
 from mlflow import MlflowClient
 
 from searchlight.trainables.filesystem.paths import list_files, parse_path
-from tests.cluster.conftest import SECRETS
+from tests.cluster.conftest import LONGEST_S, SECRETS
 
 TRIALS, EPOCHS = 3, 20
 pytestmark = pytest.mark.slow
@@ -27,7 +27,8 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     name = ["--name", "far", "--storage", str(storage), "--study", database.database("studies")]
     options = ["--trials", str(TRIALS), "--scheduler", "none", "--placement", "spread", "--max-failures", "0"]
     options += ["--no-preflight"]
-    fixed = ["--set", f"epochs={EPOCHS}", "pause_s=0.25", "precision=fp32"]
+    gate = cluster.network.disk / "go"  # a trial of two epochs waits until its machine has this file
+    fixed = ["--set", f"epochs={EPOCHS}", "pause_s=0.25", "precision=fp32", "how=held", f"marker={gate}"]
     first = submit("first", "toy.py:Toy", *name, *options, *fixed)
     first.wait_for("2 trials at a time, each with 1 worker of 1 CPU + 1 GPU")
     first.wait_for("trial   1  epoch 1")  # streamed, as it comes
@@ -38,13 +39,19 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     first.wait_for("trial   2  epoch 1")
 
     cluster.drain(leaving, seconds=60)
+    first.wait_for("a node left: 2 trials at a time")
+    leaving.run("touch", gate)
     first.wait_for(f"node {leaving.ip} is going away")
     first.wait_for("continues elsewhere")
     leaving.unplug()
 
-    cluster.ray("job", "stop", "first")
+    stopping = cluster.head.start("ray", "job", "stop", "first", env=cluster.env)
+    first.wait_for("stopping: trials end at their next window")
+    for staying in cluster.workers[:2]:
+        staying.run("touch", gate)
     told = first.wait()
-    assert "stopping: trials end at their next window" in told
+    stopping.communicate(timeout=LONGEST_S)
+    assert stopping.returncode == 0
     assert "interrupted the search was stopped" in told
     assert f"python search/run.py --resume far --storage {storage}" in told
     assert "SIGTERM received" not in told

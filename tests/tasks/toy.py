@@ -34,6 +34,9 @@ class Toy(Task[ToyConfig]):
         if self.config.how == "stuck":
             Path(self.config.marker).touch()
             time.sleep(1000)
+        if self.config.how == "held" and epoch > 1:
+            while not Path(self.config.marker).exists():
+                time.sleep(0.05)
         for batch in self.context.shard((self.x[:64], self.y[:64]), batch_size=16):
             time.sleep(self.config.pause_s)
             yield batch
