@@ -42,6 +42,7 @@ STUDIES = {
     "recorded_defaults": "200 CPU-minutes",
     "recorded_defaults_32": "120 CPU-minutes",
     "recorded_defaults_128": "10 min beside other work",
+    "recorded_smac": "20 CPU-minutes",
     "beliefs": "half an hour beside other work",
     "scaling": "1 min",
     "lm_ladder": "45 min beside other work",
