@@ -56,11 +56,14 @@ def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     found, nodes, cli = cluster(nodes=2)
     join(found)
     options = ["--trials", "3", "--concurrency", "2", "--scheduler", "none", "--name", "lossy", "--json"]
-    process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "pause_s=0.3")
-    wait_until(lambda: contains(cli.folder / "runs" / "lossy" / "study.journal", "report/2"))
+    gate = cli.folder / "go"  # trials of two epochs wait for this file
+    process = cli.start("toy.py:Toy", *options, "--set", "epochs=6", "how=held", f"marker={gate}")
+    journal = cli.folder / "runs" / "lossy" / "study.journal"
+    wait_until(lambda: contains(journal, '"report/1"', times=2), process)  # one of each trial
     found.remove_node(nodes[1], allow_graceful=False)
     joined = found.add_node(num_cpus=1)
-    wait_until(lambda: {joined.node_id} in gangs(), seconds=60)
+    wait_until(lambda: {joined.node_id} in gangs(), process)
+    gate.touch()
     out, err = process.communicate(timeout=600)
     assert out, err
     assert json.loads(out)["outcomes"] == {"completed": 3}, err
