@@ -62,7 +62,7 @@ def test_trials_of_a_lost_node_continue_elsewhere(cluster):
     wait_until(lambda: contains(journal, '"report/1"', times=2), process)  # one of each trial
     found.remove_node(nodes[1], allow_graceful=False)
     joined = found.add_node(num_cpus=1)
-    wait_until(lambda: {joined.node_id} in gangs(), process)
+    wait_until(lambda: {joined.node_id} in gangs(), process, seconds=60)
     gate.touch()
     out, err = process.communicate(timeout=600)
     assert out, err
