@@ -15,7 +15,7 @@ from benchmarks.search.problems.problems import Problem
 from benchmarks.search.problems.recorded import list_problems
 from benchmarks.search.problems.tables import RecordedTable, build_from_table, find_source, is_held_out
 from benchmarks.search.recorded_noise import RecordedNoise
-from benchmarks.search.recorded_tables import list_comparisons
+from benchmarks.search.recorded_tables import group_tables, list_comparisons
 from benchmarks.search.runs import ALL_SIDES
 from benchmarks.search.simulator import simulate
 from benchmarks.search.warm_starts import search_with_warm_start
@@ -88,6 +88,17 @@ def test_table_without_curves_is_refused(tmp_path):
 
 def test_families_are_left_out_in_whole_and_half_of_lcbench():
     assert [is_held_out(name) for name in ("taskset_a", "lcbench_12", "lcbench_13", "deepobs_a")] == [0, 0, 1, 1]
+
+
+def test_families_left_out_in_whole_are_a_group_without_lcbench(tmp_path):
+    names = ("taskset_a", "lcbench_3", "deepobs_a", "hporl_b")
+    problems = [build_from_table(write_table(tmp_path, name)) for name in names]
+    groups = {group: [problem.name for problem in those] for group, those in group_tables(problems).items()}
+    assert [*groups] == ["taskset", "lcbench", "deepobs", "hporl", "families left out", "all"]
+    assert groups["families left out"] == ["deepobs_a", "hporl_b"]
+    assert groups["all"] == [*names]
+    assert "families left out" not in group_tables(problems[:2])
+    assert "families left out" not in group_tables(problems[2:]), "these are all"
 
 
 def get_final(problem: Problem) -> float:
