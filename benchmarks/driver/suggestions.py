@@ -1,9 +1,10 @@
 """Measure the time of a suggestion by the number of trials, with the study and sampler of a search and without Ray.
 
 The search space has 15 parameters (scale_task.py), and 256 trials are running. Earlier trials have random values. In a
-search (scale.py), other threads of the driver take time from a suggestion as well.
+search (scale.py), other threads of the driver take time from a suggestion as well. `mixture` believes in the defaults
+of the task, as in a search.
 
-    python benchmarks/driver/suggestions.py [--trials 100,500,1000,2000] [--asks 40]
+    python benchmarks/driver/suggestions.py [--trials 100,500,1000,2000] [--asks 40] [--samplers tpe,mixture]
 """
 
 import sys
@@ -18,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 
 from benchmarks.driver.scale_task import ScaleConfig, compute_loss
 from benchmarks.recording import create_parser, get_quartiles, print_result
-from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.samplers.factory import SAMPLERS, sampler_factory
+from searchlight.search.samplers.mixture import build_beliefs
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.storage.study_store import open_store
@@ -30,22 +32,23 @@ SPACE = resolve_space(ScaleConfig, {"precision": "fp32"}, {})
 
 
 class Growing:
-    """A study that is filled with trials of random values, of which RUNNING are running."""
+    """A study that is filled with trials of random values, of which RUNNING are running, and asks `sampler`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sampler: str) -> None:
         self.store = open_store(folder, "")
         objectives = [Objective("val/loss", "min")]
         self._random = SearchStudy(self.store.storage, "study", lambda number: RandomSampler(seed=number), objectives)
-        self._tpe = SearchStudy(self.store.storage, "study", sampler_factory("tpe", 1), objectives)
+        create_sampler = sampler_factory(sampler, 1, build_beliefs(SPACE, {}))
+        self._measured = SearchStudy(self.store.storage, "study", create_sampler, objectives)
         self._running: list[int] = []
 
     def grow(self, count: int, asks: int) -> tuple[list[float], list[float]]:
-        """Grow to `count` trials. Return the wall and CPU seconds of the last `asks` suggestions, those of TPE."""
+        """Grow to `count` trials. Return the wall and CPU seconds of the last `asks` suggestions."""
         wall, cpu = [], []
         while (trials := self._random.get_next_number()) < count:
             is_measured = trials >= count - asks
             before, before_cpu = time.perf_counter(), time.thread_time()
-            number, values = (self._tpe if is_measured else self._random).ask(SPACE)
+            number, values = (self._measured if is_measured else self._random).ask(SPACE)
             if is_measured:
                 wall.append(time.perf_counter() - before)
                 cpu.append(time.thread_time() - before_cpu)
@@ -64,17 +67,22 @@ def main() -> None:
     parser = create_parser(__doc__)
     parser.add_argument("--trials", default="100,500,1000,2000", help="numbers of trials at which to measure")
     parser.add_argument("--asks", type=int, default=40, help="suggestions of which the median is taken")
+    parser.add_argument("--samplers", default="tpe", help="samplers to measure, each with a study of its own")
     given = parser.parse_args()
+    samplers = given.samplers.split(",")
+    if unknown := set(samplers) - SAMPLERS.keys():
+        sys.exit(f"--samplers must be among {', '.join(SAMPLERS)}, but got {', '.join(sorted(unknown))}.")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        study = Growing(Path(folder))
-        for count in map(int, given.trials.split(",")):
-            wall, cpu = study.grow(count, given.asks)
-            found = dict(zip(("low", "median", "high"), get_quartiles(wall, 1e3), strict=True))
-            rows.append({"trials": count, **found, "cpu": get_quartiles(cpu, 1e3)[1]})
-        study.store.close()
-    about = f"optuna {optuna.__version__}, TPE over {len(SPACE.parameters)} parameters, {RUNNING} running, journal"
+    for sampler in samplers:
+        with tempfile.TemporaryDirectory() as folder:
+            study = Growing(Path(folder), sampler)
+            for count in map(int, given.trials.split(",")):
+                wall, cpu = study.grow(count, given.asks)
+                found = dict(zip(("low", "median", "high"), get_quartiles(wall, 1e3), strict=True))
+                rows.append({"sampler": sampler, "trials": count, **found, "cpu": get_quartiles(cpu, 1e3)[1]})
+            study.store.close()
+    about = f"optuna {optuna.__version__}, {len(SPACE.parameters)} parameters, {RUNNING} trials running, journal"
     print_result({"suggestions": rows}, dict.fromkeys(("median", "low", "high", "cpu"), "ms"), about)
 
 
