@@ -104,6 +104,13 @@ def format_ratio(row: Row) -> list[str]:
     return [ratio, " to ".join(ends[:2]), " to ".join(ends[2:])]
 
 
+def format_interval(row: Row, measure: str, over: Sequence[str]) -> str:
+    """Format a measure and its intervals `over` "seeds", or "both" seeds and tables."""
+    names = [(f"{measure}_{of}_low", f"{measure}_{of}_high") for of in over]
+    intervals = (f"[{float(row[low]):.2f}, {float(row[high]):.2f}]" for low, high in names)
+    return " ".join([f"{float(row[measure]):.2f}", *intervals])
+
+
 def format_seeds(row: Row) -> str:
     return f"{row['lower']}/{row['equal']}/{row['higher']}"
 
@@ -113,9 +120,9 @@ def render_quality() -> list[str]:
     names = {"hyperband": "Searchlight", "hyperband-even": "Searchlight before 26 November 2026", **PEERS}
     for side, name in names.items():
         row = result.find_row("measures", side=side, problems="all", against="ray")
-        rows.append([name, *format_ratio(row)])
-    head = ["side", "share of the recipe's regret", "over seeds", "over seeds and problems"]
-    return [*render_table(head, rows, 3), "", f"`{result.command}`, {result.date}."]
+        rows.append([name, *format_ratio(row), format_interval(row, "single_ratio", ("seeds",))])
+    head = ["side", "share of the recipe's regret", "over seeds", "over seeds and problems", "single searches"]
+    return [*render_table(head, rows, 4), "", f"`{result.command}`, {result.date}."]
 
 
 def render_quality_peers() -> list[str]:
@@ -126,9 +133,10 @@ def render_quality_peers() -> list[str]:
         for against, name in names.items():
             row = result.find_row("measures", side="hyperband", problems=problems, against=against)
             lower = f"{row['ends_lower_on']} of {row['of']}"
-            rows.append([name, problems, *format_ratio(row), format_seeds(row), lower])
-    head = ["compared with", "problems", "ratio", "over seeds", "over seeds and problems"]
-    return render_table([*head, "searches lower/equal/higher", "problems lower"], rows, 5)
+            single = format_interval(row, "single_ratio", ("seeds",))
+            rows.append([name, problems, *format_ratio(row), single, format_seeds(row), lower])
+    head = ["compared with", "problems", "ratio", "over seeds", "over seeds and problems", "single searches"]
+    return render_table([*head, "searches lower/equal/higher", "problems lower"], rows, 6)
 
 
 def render_quality_problems() -> list[str]:
