@@ -24,6 +24,8 @@ from benchmarks.parts import (
     render_quality,
     render_quality_peers,
     render_quality_problems,
+    render_recorded_defaults,
+    render_recorded_goals,
     render_recorded_noise,
     render_scaling,
     render_target,
@@ -87,8 +89,9 @@ def render_studies() -> list[str]:
     return render_table(["result", "command", "measured", "takes"], rows)
 
 
-OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "tracking_cost", "update_overhead",
-           "reduction_cost", "study_stores", "preflight", "lm", "turnaround_lm")  # fmt: skip
+OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions",
+           "tracking_cost", "update_overhead", "reduction_cost", "study_stores", "preflight", "lm",
+           "turnaround_lm")  # fmt: skip
 QUOTED = ("arc_programs", "arc_depth", "liquid_speed_ncp", "continual", "plasticity", "soak", "lm_ladder",
           "lm_ladder_small")  # fmt: skip
 MERGED = ("arc_policy", "arc_dreams", "arc_space", "arc_searches", "liquid_searches")
@@ -101,6 +104,9 @@ PARTS: dict[str, Render] = {
     "quality": render_quality,
     "quality_peers": render_quality_peers,
     "quality_problems": render_quality_problems,
+    "recorded_defaults": render_recorded_defaults("recorded_defaults"),
+    "recorded_defaults_32": render_recorded_defaults("recorded_defaults_32"),
+    "recorded_goals": render_recorded_goals,
     "accumulation": render_accumulation,
     "liquid": render_liquid,
     "studies": render_studies,

@@ -1,7 +1,7 @@
 """The parts of pages that show the results of one benchmark in a form of their own."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.goals import GOALS, SETTINGS, Figure
 from benchmarks.recording import BENCH, GPU, NotMeasuredError, Result, Row, load_result
@@ -152,6 +152,71 @@ def render_quality_problems() -> list[str]:
         rows.append([name, *(f"{final:.4f}" for final in finals), f"{row['ratio']:.2f}", format_seeds(row), p])
     head = ["problem", "the recipe", "`hyperband`", "random + ASHA", "Optuna", "ratio", "lower/equal/higher", "p"]
     return render_table(head, rows, 7)
+
+
+LEFT_OUT = "families left out"  # in whole, the group of tables of benchmarks/search/recorded_tables.py
+RECORDED = {
+    "hyperband-even": "`hyperband` to before",
+    "ray": "to the recipe",
+    "random": "to random search + ASHA",
+    "neps-priorband": "to PriorBand of NePS 0.17",
+    "optuna-hyperband": "to Optuna's TPE with `HyperbandPruner`",
+    "optuna-gp": "to Optuna's `GPSampler`",
+    "optuna-gp-hyperband": "to the same with `HyperbandPruner`",
+    "syne-asha": "to ASHA of Syne Tune 0.16",
+    "syne-bohb": "to BOHB of Syne Tune 0.16",
+    "best peer": "to the best of these peers on each table",
+}
+WRONG = ("hyperband@wrong", "hyperband@none", "with wrong defaults to none")
+GOOD = ("hyperband@good", "hyperband@none", "with good defaults to none")
+# The goal, the side and its peer, the measure, and whether its value and its upper limit over seeds reach the goal.
+RECORDED_GOALS: list[tuple[str, str, str, str, Callable[[float, float], bool]]] = [
+    ("`hyperband` to before: at most 0.80, upper limit below 0.95", "hyperband", "hyperband-even", "single_ratio",
+     lambda value, high: value <= 0.80 and high < 0.95),
+    ("to PriorBand: at most 0.70, upper limit below 0.85", "hyperband", "neps-priorband", "single_ratio",
+     lambda value, high: value <= 0.70 and high < 0.85),
+    ("to the recipe: at most 0.45", "hyperband", "ray", "single_ratio", lambda value, high: value <= 0.45),
+    ("to the best peer of each table: at most 1.0", "hyperband", "best peer", "single_ratio",
+     lambda value, high: value <= 1),
+    ("wrong defaults to none: upper limit at most 1.10", *WRONG[:2], "single_ratio", lambda value, high: high <= 1.1),
+    ("time to the recipe's final value: at most 0.35 of its time", "hyperband", "ray", "time",
+     lambda value, high: value <= 0.35),
+]  # fmt: skip
+
+
+def render_recorded_defaults(name: str) -> Render:
+    """Return the renderer of the ratios of the default scheduler on recorded tables, by group of tables."""
+    groups = (LEFT_OUT, "all", "lcbench", "deepobs", "algoperf", "hporl")
+
+    def render() -> list[str]:
+        result, rows = load_result(name), []
+        counts = {group: result.find_row("measures", tables=group)["of"] for group in groups}
+        measured = {(row["side"], row["against"]) for row in result.find_rows("measures")}
+        for side, against, label in (*(("hyperband", peer, label) for peer, label in RECORDED.items()), WRONG, GOOD):
+            if (side, against) not in measured:
+                continue
+            of = {group: result.find_row("measures", side=side, against=against, tables=group) for group in groups}
+            wide = [format_interval(of[group], "single_ratio", ("seeds", "both")) for group in groups[:2]]
+            narrow = [f"{of[group]['single_ratio']:.2f}" for group in groups[2:]]
+            rows.append([label, *wide, *narrow, format_seeds(of["all"]), f"{of['all']['by_best']:.2f}"])
+        families = [f"`{group}` ({counts[group]})" for group in groups[2:]]
+        head = ["ratio", f"families left out in whole ({counts[LEFT_OUT]})", f"all ({counts['all']})", *families]
+        return render_table([*head, "all: lower/equal/higher", "all: best reports"], rows)
+
+    return render
+
+
+def render_recorded_goals() -> list[str]:
+    """Render the goals on recorded tables beside what was measured, on families left out in whole and on all tables."""
+    result, rows = load_result("recorded_defaults"), []
+    for name, side, against, measure, reaches in RECORDED_GOALS:
+        cells = []
+        for group in (LEFT_OUT, "all"):
+            row = result.find_row("measures", side=side, against=against, tables=group)
+            reached = reaches(float(row[measure]), float(row[f"{measure}_seeds_high"]))
+            cells += [format_interval(row, measure, ("seeds",)), "yes" if reached else "**no**"]
+        rows.append([name, *cells])
+    return render_table(["goal", "families left out in whole", "reached", "all tables", "reached"], rows)
 
 
 def render_accumulation() -> list[str]:
