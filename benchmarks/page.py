@@ -77,6 +77,7 @@ STUDIES = {
     "steering": "4 min beside other work",
     "soak": "78 min beside other work",
     "check_durations": "25 min",
+    "suggestions_samplers": "6 min beside other work",
 }
 
 
@@ -89,7 +90,7 @@ def render_studies() -> list[str]:
     return render_table(["result", "command", "measured", "takes"], rows)
 
 
-OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions",
+OUTPUTS = ("program_turnaround", "scale", "many_reports", "steering", "suggestions", "suggestions_samplers",
            "tracking_cost", "update_overhead", "reduction_cost", "study_stores", "preflight", "lm",
            "turnaround_lm")  # fmt: skip
 QUOTED = ("arc_programs", "arc_depth", "liquid_speed_ncp", "continual", "plasticity", "soak", "lm_ladder",
