@@ -15,15 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from searchlight.trainables.checkpoint.file import (
-    ABOUT,
-    CheckpointError,
-    UnreadableError,
-    UnwritableError,
-    get_storage_errno,
-    is_outage,
-    unwritable_errors,
-)
+from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.atomic_file import write_durable
 from searchlight.trainables.filesystem.paths import (
@@ -33,6 +25,13 @@ from searchlight.trainables.filesystem.paths import (
     list_files,
     upload,
     with_suffix_added,
+)
+from searchlight.trainables.filesystem.storage_errors import (
+    UnreadableError,
+    UnwritableError,
+    get_storage_errno,
+    is_outage,
+    unwritable_errors,
 )
 
 CHUNK = 2**20

@@ -4,67 +4,23 @@ import errno
 import hashlib
 import io
 import pickle
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from searchlight.trainables.filesystem.atomic_file import copy_folder, link_file, write_durable
-from searchlight.trainables.filesystem.paths import (
-    StoragePath,
-    get_outage_errors,
-    remove_tree,
-    with_suffix_added,
-)
+from searchlight.trainables.filesystem.paths import StoragePath, remove_tree, with_suffix_added
+from searchlight.trainables.filesystem.storage_errors import UnreadableError, is_outage, unwritable_errors
 from searchlight.trainables.task import images
 
 DIGEST = ".sha256"
-# Errors of a write that the content, its names or this process cause, so that another trial may succeed.
-NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
 PLAIN_ONLY = "must be a dict of tensors and plain Python values"
 ABOUT = ".searchlight.json"  # written last: only with this file a directory is a checkpoint
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint is missing or differs from what was saved."""
-
-
-class UnwritableError(OSError):
-    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden, broken or away."""
-
-
-class UnreadableError(UnwritableError):
-    """The bucket gives no checkpoint, of this trial or another, since it is away."""
-
-
-@contextmanager
-def unwritable_errors(path: StoragePath, of_content: Collection[int] = ()) -> Iterator[None]:
-    """Raise an UnwritableError of `path` in place of errors of its storage. The block must do nothing but write it.
-
-    Args:
-        of_content: Numbers of further errors that the content causes, and not the storage.
-    """
-    try:
-        yield
-    except OSError as error:
-        number = get_storage_errno(error)
-        if error.errno is None and is_outage(error, path):
-            number = errno.EIO
-        if number and number not in of_content:
-            raise UnwritableError(number, error.strerror or str(error), str(path)) from error
-        raise
-
-
-def is_outage(error: BaseException, path: StoragePath) -> bool:
-    """Return whether a request for `path` in a bucket failed, other than for what it does not have."""
-    return isinstance(error, get_outage_errors(path)) and not isinstance(error, FileNotFoundError)
-
-
-def get_storage_errno(error: BaseException) -> int:
-    """Return the number of `error`, which a write has raised, or 0 if it is not an error of the storage."""
-    number = error.errno if isinstance(error, OSError) else None
-    return 0 if number is None or number in NOT_OF_STORAGE else number
 
 
 def save(state: dict[str, Any], path: StoragePath) -> None:

@@ -7,8 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from searchlight.trainables import checkpoint
-from searchlight.trainables.checkpoint.file import ABOUT, UnreadableError, is_outage
+from searchlight.trainables.checkpoint.file import ABOUT
 from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
+from searchlight.trainables.filesystem.storage_errors import UnreadableError, is_outage
 
 logger = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from searchlight.trainables.checkpoint import directory, file
 from searchlight.trainables.checkpoint.file import CheckpointError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, parse_path
+from searchlight.trainables.filesystem.storage_errors import UnwritableError, get_storage_errno
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -253,7 +254,7 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
     except (Exception, CheckpointException) as error:  # any error: the other ranks wait. PyTorch's is no Exception
         failed = str(error) or type(error).__name__
         causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
-        number = max(map(file.get_storage_errno, causes), default=0)
+        number = max(map(get_storage_errno, causes), default=0)
         if not number and staging is not None:
             number = _find_storage_error(staging)
     reasons = [reason for reason in context.gather((failed, number)) if reason[0]]
@@ -261,7 +262,7 @@ def _agree_on_errors(context: Context, path: StoragePath, staging: Path | None =
         shutil.rmtree(staging, ignore_errors=True)  # a full disk needs the room, and a resume writes elsewhere
     if number := max((number for _, number in reasons), default=0):
         written = path if staging is None or staging.parent == path.parent else staging
-        raise file.UnwritableError(number, os.strerror(number), str(written))
+        raise UnwritableError(number, os.strerror(number), str(written))
     if reasons:
         raise OSError(f"checkpoint could not be written: {reasons[0][0]}")
 

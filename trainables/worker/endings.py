@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from searchlight.trainables.checkpoint.file import UnreadableError, UnwritableError
 from searchlight.trainables.context import Context
 from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory, measure_missing_gib
+from searchlight.trainables.filesystem.storage_errors import UnreadableError, UnwritableError
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.registry import describe_missing_file
 from searchlight.trainables.update.reduction import PeerFailed

@@ -24,9 +24,9 @@ import ray.train
 import torch
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
-from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
+from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.flatten import flatten
 from searchlight.trainables.private_api import set_train_fn_utils
 from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from searchlight.trainables import checkpoint
-from searchlight.trainables.checkpoint.file import UnwritableError, unwritable_errors
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
 from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.filesystem.storage_errors import UnwritableError, unwritable_errors
 from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import Memory, allocate_workspaces, end_data_loaders

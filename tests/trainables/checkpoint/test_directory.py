@@ -3,10 +3,10 @@
 import pytest
 
 from searchlight.trainables.checkpoint import CheckpointError, delete, directory
-from searchlight.trainables.checkpoint.file import UnwritableError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem import paths
 from searchlight.trainables.filesystem.paths import parse_path
+from searchlight.trainables.filesystem.storage_errors import UnwritableError
 
 
 @pytest.fixture

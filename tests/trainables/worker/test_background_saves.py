@@ -9,7 +9,7 @@ import pytest
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import writer
-from searchlight.trainables.checkpoint.file import UnwritableError
+from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd
 from tests.trainables.toy_models import Regression, identical

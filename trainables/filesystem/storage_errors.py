@@ -1,0 +1,48 @@
+"""Errors of the storage itself, which are no fault of a trial: another one would meet them, too."""
+
+import errno
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from searchlight.trainables.filesystem.remote_path import RemotePath
+
+# Errors of a write that the content, its names or this process cause, so that another trial may succeed.
+NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
+
+
+class UnwritableError(OSError):
+    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden, broken or away."""
+
+
+class UnreadableError(UnwritableError):
+    """The bucket gives no checkpoint, of this trial or another, since it is away."""
+
+
+@contextmanager
+def unwritable_errors(path: Path | RemotePath, of_content: Collection[int] = ()) -> Iterator[None]:
+    """Raise an UnwritableError of `path` in place of errors of its storage. The block must do nothing but write it.
+
+    Args:
+        of_content: Numbers of further errors that the content causes, and not the storage.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = get_storage_errno(error)
+        if error.errno is None and is_outage(error, path):
+            number = errno.EIO
+        if number and number not in of_content:
+            raise UnwritableError(number, error.strerror or str(error), str(path)) from error
+        raise
+
+
+def is_outage(error: BaseException, path: Path | RemotePath) -> bool:
+    """Return whether a request for `path` in a bucket failed, other than for what it does not have."""
+    return isinstance(path, RemotePath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+
+
+def get_storage_errno(error: BaseException) -> int:
+    """Return the number of `error`, which a write has raised, or 0 if it is not an error of the storage."""
+    number = error.errno if isinstance(error, OSError) else None
+    return 0 if number is None or number in NOT_OF_STORAGE else number
