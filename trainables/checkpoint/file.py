@@ -124,9 +124,9 @@ def _publish(content: memoryview, path: StoragePath) -> None:
     digest = with_suffix_added(path, DIGEST)
     line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
     earlier = ""
-    with suppress(FileNotFoundError):
-        earlier = digest.read_text()
     with unwritable_errors(path):
+        with suppress(FileNotFoundError):
+            earlier = digest.read_text()
         write_durable(digest, (line + earlier).encode())  # the earlier content is valid until it is replaced
         write_durable(path, content)
         if earlier:

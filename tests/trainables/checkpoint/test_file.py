@@ -1,5 +1,6 @@
 """Load from a checkpoint what was saved, or refuse it."""
 
+import errno
 import hashlib
 import itertools
 import multiprocessing
@@ -20,6 +21,7 @@ from searchlight.trainables.checkpoint import CheckpointError, Writer
 from searchlight.trainables.checkpoint.file import ABOUT
 from searchlight.trainables.filesystem import remote_path
 from searchlight.trainables.filesystem.paths import RemotePath, list_files, parse_path
+from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from tests.trainables.toy_models import identical
 from tests.trainables.training.trials import flip_bit
 
@@ -123,6 +125,20 @@ def test_unreachable_bucket_is_not_a_missing_checkpoint(s3, monkeypatch):
     assert not isinstance(error.value, FileNotFoundError)
     with pytest.raises(OSError, match=re.escape(str(path.with_name("state.pt.sha256")))):
         checkpoint.save(STATE, path)
+
+
+def test_digest_that_the_disk_does_not_give_is_a_fault_of_the_storage(tmp_path, monkeypatch):
+    path, read_text = tmp_path / "state.pt", Path.read_text
+    checkpoint.save(STATE, path)
+
+    def refuse(file):
+        if file.suffix == ".sha256":
+            raise OSError(errno.EIO, "as the disk says", str(file))
+        return read_text(file)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UnwritableError, match=rf"^\[Errno {errno.EIO}\] as the disk says: '{path}'$"):
+        checkpoint.save({**STATE, "epoch": 4}, path)
 
 
 class Trap:
