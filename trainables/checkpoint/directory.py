@@ -30,7 +30,7 @@ from searchlight.trainables.filesystem.storage_errors import (
     UnreadableError,
     UnwritableError,
     get_storage_errno,
-    is_outage,
+    unreadable_errors,
     unwritable_errors,
 )
 
@@ -176,14 +176,15 @@ def read(path: StoragePath) -> dict[str, Any]:
 
     Raises:
         CheckpointError: It is missing, or its files differ from the published ones.
-        UnreadableError: Its bucket cannot be read.
+        UnreadableError: Its storage cannot be read.
     """
     try:
-        about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        found = {name: compute_digest(path / name) for name in about["files"]}
+        with unreadable_errors(path):
+            about: dict[str, Any] = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            found = {name: compute_digest(path / name) for name in about["files"]}
+    except UnreadableError:  # does not mean that the checkpoint is broken
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if is_outage(error, path):  # does not mean that the checkpoint is broken
-            raise UnreadableError(errno.EIO, str(error), str(path)) from error
         raise CheckpointError(f"checkpoint {path} must be readable with its {ABOUT}: {error}.") from error
     wrong = [name for name, expected in about["files"].items() if found[name] != expected]
     if wrong:

@@ -1,6 +1,5 @@
 """Checkpoint files: written completely or not at all, verified when they are read, without pickled objects."""
 
-import errno
 import hashlib
 import io
 import pickle
@@ -11,7 +10,7 @@ import torch
 
 from searchlight.trainables.filesystem.atomic_file import copy_folder, link_file, write_durable
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree, with_suffix_added
-from searchlight.trainables.filesystem.storage_errors import UnreadableError, is_outage, unwritable_errors
+from searchlight.trainables.filesystem.storage_errors import UnreadableError, unreadable_errors, unwritable_errors
 from searchlight.trainables.task import images
 
 DIGEST = ".sha256"
@@ -40,14 +39,15 @@ def load(path: StoragePath) -> dict[str, Any]:
 
     Raises:
         CheckpointError: The file is missing or its content differs from what was written.
-        UnreadableError: Its bucket cannot be read.
+        UnreadableError: Its storage cannot be read.
     """
     try:
-        content = path.read_bytes()
-        digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
+        with unreadable_errors(path):
+            content = path.read_bytes()
+            digests = [line.split()[0] for line in with_suffix_added(path, DIGEST).read_text().splitlines()]
+    except UnreadableError:  # does not mean that the checkpoint is broken
+        raise
     except (OSError, IndexError, UnicodeDecodeError) as error:
-        if is_outage(error, path):  # does not mean that the checkpoint is broken
-            raise UnreadableError(errno.EIO, str(error), str(path)) from error
         raise CheckpointError(f"checkpoint {path} must be readable with its .sha256 next to it: {error}.") from error
     if hashlib.sha256(content).hexdigest() not in digests:
         expected = " or ".join(digests) or "in its .sha256"

@@ -1,6 +1,5 @@
 """The choice of the checkpoint that a trial resumes from."""
 
-import errno
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from typing import Any
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint.file import ABOUT
 from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns, parse_path
-from searchlight.trainables.filesystem.storage_errors import UnreadableError, is_outage
+from searchlight.trainables.filesystem.storage_errors import unreadable_errors
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +28,14 @@ def find_resume_checkpoint(
 
     Raises:
         CheckpointError: No candidate can be read.
-        UnreadableError: Their bucket cannot be read.
+        UnreadableError: Their storage cannot be read.
     """
     broken: list[checkpoint.CheckpointError] = []
     midway: list[tuple[int, StoragePath]] = []
-    try:
+    with unreadable_errors(folder):
         for path in folder.glob("midway-*.pt"):
             with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
                 midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
-    except OSError as error:
-        if is_outage(error, folder):
-            raise UnreadableError(errno.EIO, str(error), str(folder)) from error
-        raise
     for _, path in sorted(midway, reverse=True):
         found = _read(path, broken)
         if found is None or found[1]["epoch"] != epoch:

@@ -24,7 +24,7 @@ from searchlight.trainables.checkpoint import directory, file
 from searchlight.trainables.checkpoint.file import CheckpointError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, parse_path
-from searchlight.trainables.filesystem.storage_errors import UnwritableError, get_storage_errno
+from searchlight.trainables.filesystem.storage_errors import UnwritableError, get_storage_errno, unreadable_errors
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -86,13 +86,14 @@ def load(path: StoragePath) -> dict[str, Any]:
 
     Raises:
         CheckpointError: The checkpoint is missing, or its content differs from what was written.
-        OSError: The bucket cannot be read.
+        UnreadableError: Its storage cannot be read.
     """
-    if not path.is_dir():
-        return file.load(path)
-    directory.read(path)
-    _read_metadata(path)
-    return {**file.parse_state((path / STATE).read_bytes(), path), FOLDER: str(path)}
+    with unreadable_errors(path):
+        if not path.is_dir():
+            return file.load(path)
+        directory.read(path)
+        _read_metadata(path)
+        return {**file.parse_state((path / STATE).read_bytes(), path), FOLDER: str(path)}
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:

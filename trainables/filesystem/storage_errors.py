@@ -9,6 +9,8 @@ from searchlight.trainables.filesystem.remote_path import RemotePath
 
 # Errors of a write that the content, its names or this process cause, so that another trial may succeed.
 NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
+# Errors of a read on a disk that tell what is at a path, or that nothing is.
+OF_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class UnwritableError(OSError):
@@ -16,7 +18,7 @@ class UnwritableError(OSError):
 
 
 class UnreadableError(UnwritableError):
-    """The bucket gives no checkpoint, of this trial or another, since it is away."""
+    """The storage gives no checkpoint, of this trial or another: it is forbidden, broken or away."""
 
 
 @contextmanager
@@ -37,12 +39,26 @@ def unwritable_errors(path: Path | RemotePath, of_content: Collection[int] = ())
         raise
 
 
+@contextmanager
+def unreadable_errors(path: Path | RemotePath) -> Iterator[None]:
+    """Raise an UnreadableError in place of errors of the storage of `path`. The block must do nothing but read it."""
+    try:
+        yield
+    except OSError as error:
+        if is_outage(error, path):
+            reason = error.strerror or str(error)
+            raise UnreadableError(error.errno or errno.EIO, reason, str(error.filename or path)) from error
+        raise
+
+
 def is_outage(error: BaseException, path: Path | RemotePath) -> bool:
-    """Return whether a request for `path` in a bucket failed, other than for what it does not have."""
-    return isinstance(path, RemotePath) and isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    """Return whether a request for `path` failed, other than for what is at this path or is not."""
+    if isinstance(path, RemotePath):
+        return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    return get_storage_errno(error) not in (0, *OF_PLACE)
 
 
 def get_storage_errno(error: BaseException) -> int:
-    """Return the number of `error`, which a write has raised, or 0 if it is not an error of the storage."""
+    """Return the number of `error`, or 0 if it is not an error of the storage."""
     number = error.errno if isinstance(error, OSError) else None
     return 0 if number is None or number in NOT_OF_STORAGE else number

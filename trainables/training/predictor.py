@@ -91,6 +91,7 @@ class Predictor:
 
         Raises:
             CheckpointError: The file is missing or its content differs from what was written.
+            UnreadableError: Its storage cannot be read.
         """
         state = checkpoint.load(path)
         return cls(state["reference"], state, device)

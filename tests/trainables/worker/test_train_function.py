@@ -1,5 +1,6 @@
 """Run functions that know Ray Train alone as trials: their reports are told, and may end them."""
 
+import errno
 import inspect
 import logging
 import math
@@ -303,6 +304,25 @@ def test_folder_that_cannot_be_written_interrupts_a_trial(stretch):
     assert re.fullmatch(rf"a checkpoint cannot be written: \[Errno \d+\] .*: '{folder}/epoch-1-a'", end.reason)
     folder.unlink()
     assert len(run("resumes", stretch())) == 3
+
+
+def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monkeypatch):
+    first = run("resumes", stretch())
+    later, open_file = stretch(epoch=3, until=4, reports=first), Path.open
+
+    def refuse(path, *arguments, **options):
+        if path.name == directory.ABOUT:
+            raise OSError(errno.EIO, "as the disk says", str(path))
+        return open_file(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        (end,) = run("resumes", later)
+    assert (end.outcome, end.unwritable) == ("interrupted", True)
+    newest = f"{first[-1].checkpoint}/{directory.ABOUT}"
+    assert end.reason == f"a checkpoint cannot be read: [Errno {errno.EIO}] as the disk says: '{newest}'"
+    (again,) = run("resumes", later)
+    assert (again.epoch, again.notes) == (4, ())
 
 
 def test_checkpoint_that_cannot_be_read_fails_its_trial(stretch):

@@ -1,5 +1,6 @@
 """Resume a trial whose worker was stopped or lost from the newest checkpoint that is good."""
 
+import errno
 import hashlib
 import math
 import multiprocessing
@@ -91,6 +92,36 @@ def test_checkpoint_that_cannot_be_examined_fails_the_trial(stretch):
     (report,) = run(stretch(until=1))
     assert report.outcome == "failed"
     assert "midway-0.pt" in report.reason
+
+
+FINISHED = "epoch-1-a.pt"
+
+
+@pytest.mark.parametrize(
+    ("number", "call", "name"),
+    [(number, "open", FINISHED) for number in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)]
+    + [(errno.EIO, *of) for of in (("open", f"{FINISHED}.sha256"), ("stat", FINISHED), ("stat", "midway-a.pt"))],
+)
+def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monkeypatch, number, call, name):
+    (first,) = run(stretch(until=1))
+    later = stretch(epoch=1, until=2, start=(first.checkpoint, None))
+    if "midway" in name:
+        run(later, 2)
+    known = getattr(Path, call)
+
+    def refuse(path, *arguments, **options):
+        if path.name == name:
+            raise OSError(number, "as the disk says", str(path))
+        return known(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, refuse)
+        (end,) = run(replace(later, attempt="b"))
+    assert (end.outcome, end.unwritable) == ("interrupted", True)
+    assert end.reason == f"a checkpoint cannot be read: [Errno {number}] as the disk says: '{later.folder}/{name}'"
+    rest = run(replace(later, attempt="b"))
+    assert identical(metrics(rest), straight(2, Augmented)[1:]), "no epoch is repeated"
+    assert not rest[0].notes, "it is not damaged"
 
 
 def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):  # H84
