@@ -67,6 +67,8 @@ def read_options(
             raise UsageError(f"{told} {argv[0]} cannot be started: {error.strerror}.") from error
         code = process.wait(limit)
         process.stop() if code is None else process.close()
+        if unkept := process.output.error:
+            raise UsageError(f"{told} its output cannot be kept: {unkept}.") from unkept
         with output.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(LARGEST_HELP)
         if code is None:

@@ -9,15 +9,18 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
 import psutil
 
+from searchlight.trainables.filesystem.storage_errors import unwritable_errors
+
 KEPT_LINES = 20  # of the output, for the message of a failure
 LONGEST_LINE = 10_000  # bytes that are searched for metrics
 LARGEST_OUTPUT = 2**25  # bytes of the file, of which the first and the last quarter are then kept
+LARGEST_BLOCK = 2**16  # bytes that are read at once
 READ_S = 2.0  # how long to read on when the program and all that it started have ended
 POLL_S = 0.02
 ORPHAN_S = 1.0  # between SIGTERM and SIGKILL if nobody hears the program any more: what it reports is lost
@@ -44,16 +47,21 @@ class Process(Protocol):
 class OutputReader:
     """Reads the output of a program from a pipe, in a thread, and appends it to a file.
 
-    Of an output that is larger than LARGEST_OUTPUT, the file keeps the begin and the end.
+    Of an output that is larger than LARGEST_OUTPUT, the file keeps the begin and the end. If the file takes no more,
+    the lines are read on: else the program would wait.
 
     Args:
         pipe: The file descriptor to read from, which is closed at the end.
         path: The file.
         on_line: Is called with each line, in the thread.
+
+    Attributes:
+        error: Why the file takes no more, or None.
     """
 
     def __init__(self, pipe: int, path: Path, on_line: Callable[[str], object] = lambda line: None) -> None:
         self._pipe, self._path, self._on_line = pipe, path, on_line
+        self.error: OSError | None = None
         self._last: deque[str] = deque(maxlen=KEPT_LINES)
         self._is_overwritten = False  # as the states of a progress bar are, which end with a carriage return
         self._left_out = 0  # bytes
@@ -71,17 +79,28 @@ class OutputReader:
 
     def _read(self) -> None:
         rest = b""
-        with self._path.open("a+b", buffering=0) as file:
-            while block := os.read(self._pipe, 2**16):
-                file.write(block)
-                if file.tell() > LARGEST_OUTPUT:
-                    self._cut(file)
-                *parts, rest = re.split(rb"(\r\n|\r|\n)", rest + block)
-                rest = rest[-LONGEST_LINE:]
-                for line, end in zip(parts[::2], parts[1::2], strict=True):
-                    self._give(line, end)
+        for block in self._keep_blocks():
+            *parts, rest = re.split(rb"(\r\n|\r|\n)", rest + block)
+            rest = rest[-LONGEST_LINE:]
+            for line, end in zip(parts[::2], parts[1::2], strict=True):
+                self._give(line, end)
         self._give(rest, b"\n")
         os.close(self._pipe)
+
+    def _keep_blocks(self) -> Iterator[bytes]:
+        """Yield what comes from the pipe, and append it to the file until that fails."""
+        block = b""
+        try:
+            with unwritable_errors(self._path), self._path.open("a+b", buffering=0) as file:
+                while block := os.read(self._pipe, LARGEST_BLOCK):
+                    file.write(block)
+                    if file.tell() > LARGEST_OUTPUT:
+                        self._cut(file)
+                    yield block
+        except OSError as error:
+            self.error = error
+            yield block
+            yield from iter(lambda: os.read(self._pipe, LARGEST_BLOCK), b"")
 
     def _cut(self, file: io.FileIO) -> None:
         """Leave out the middle of a file that is too large, also what was left out before."""

@@ -72,6 +72,7 @@ class Program:
         self._receiving = threading.Lock()
         self._opened = ExitStack()
         self._has_asked = False
+        self._error: OSError | None = None  # of the folder, in another thread
 
     def __enter__(self) -> Self:
         settings, folder = self._settings, self._folder
@@ -130,13 +131,21 @@ class Program:
 
     def _keep(self, reports: Iterable[Report]) -> None:
         for report in reports:
-            if not report.replaces:
-                self._folder.add_reports([report])
+            if not report.replaces and self._error is None:  # without a gap: a later start counts them
+                try:
+                    self._folder.add_reports([report])
+                except OSError as error:  # generate_reports() raises it
+                    self._error = error
             self._reports.put(report._replace(at=time.perf_counter()))
 
     def generate_reports(self, is_stopping: Callable[[], bool]) -> Iterator[Report]:
-        """Yield each report of the program until it has ended, or until `is_stopping` returns true."""
+        """Yield each report of the program until it has ended, or until `is_stopping` returns true.
+
+        Raises:
+            UnwritableError: Its folder takes no output or report, so that the trial has to continue later.
+        """
         while not is_stopping():
+            self._check_folder()
             try:
                 report = self._reports.get(timeout=POLL_S)
             except queue.Empty:
@@ -144,10 +153,15 @@ class Program:
             if report is None:
                 self._process.close()
                 self._end()
+                self._check_folder()
                 yield from self._take_rest()
                 return
             self._prepare_next()
             yield report
+
+    def _check_folder(self) -> None:
+        if error := self._error or self._process.output.error:
+            raise error
 
     def describe_failure(self) -> str:
         """Return why the program, which has ended, has failed, or "" if it has not."""
@@ -183,7 +197,12 @@ class Program:
 
     def _wait(self) -> None:
         while self._process.wait(POLL_S) is None:
-            if self._claim is not None and self._claim.is_lost:  # its function may wait in a report for long
+            try:
+                is_superseded = self.is_superseded
+            except OSError as error:  # generate_reports() raises it
+                self._error = self._error or error
+                continue
+            if is_superseded and self._claim is not None:  # its function may wait in a report for long
                 with self._stopping:
                     if self.code is None:
                         self._stop()

@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 import subprocess
@@ -160,6 +161,20 @@ def test_program_that_ignores_help_changes_no_file_of_the_user(tmp_path):
     with pytest.raises(UsageError, match="shows none"):
         read_options([sys.executable, "train.py"], tmp_path, {})
     assert (tmp_path / "results.csv").read_text() == "header\n"
+
+
+def test_output_that_cannot_be_kept_is_named(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print('usage: train.py [--lr LR]')")
+    open_file = Path.open
+
+    def refuse(path, mode="r", *arguments, **options):
+        if path.name == "output.txt" and mode.startswith("a"):
+            raise OSError(errno.ENOSPC, "as the disk says", str(path))
+        return open_file(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"but its output cannot be kept: .* as the disk says: '.*output\.txt'"):
+        read_options([sys.executable, "train.py"], tmp_path, {}, 60.0)
 
 
 def test_program_that_does_not_exist_is_named(tmp_path):

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import queue
 import re
@@ -13,6 +14,7 @@ import pytest
 
 from searchlight.trainables.command import process
 from searchlight.trainables.command.process import MARK, ChildProcess, list_processes, start_process
+from searchlight.trainables.filesystem.storage_errors import UnwritableError
 
 SHORT_S = 0.2  # a grace in which no process ends that ignores SIGTERM
 LONG_S = 60.0
@@ -153,6 +155,21 @@ def test_long_output_keeps_its_begin_and_its_end(tmp_path, monkeypatch):
     assert end.endswith("1998\n1999\n")
     assert len(begin) + int(note) + len(end) == sum(len(f"{n}\n") for n in range(2000))
     assert program.lines.qsize() == 2000, "all are read"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EISDIR])
+def test_output_is_read_on_if_its_file_takes_none(tmp_path, number):
+    if number == errno.ENOSPC:
+        (tmp_path / "output.txt").symlink_to("/dev/full")
+    else:
+        (tmp_path / "output.txt").mkdir()
+    program = Program("for n in range(20000): print(n)", tmp_path)  # more than a pipe holds
+    assert program.process.wait(LONG_S) == 0
+    program.process.close()
+    assert [program.lines.get_nowait() for _ in range(20000)] == [str(n) for n in range(20000)]
+    error = program.process.output.error
+    assert isinstance(error, UnwritableError)
+    assert (error.errno, error.filename) == (number, str(program.output))
 
 
 RANKS = """
