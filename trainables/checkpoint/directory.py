@@ -4,7 +4,6 @@ On a disk, all ranks copy into one folder, and one rename publishes it. A bucket
 files to their final path, and the file with their digests is written last.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from searchlight.trainables.filesystem.paths import (
     with_suffix_added,
 )
 from searchlight.trainables.filesystem.storage_errors import (
+    CONFLICTS,
     UnreadableError,
     UnwritableError,
     get_storage_errno,
@@ -35,8 +35,6 @@ from searchlight.trainables.filesystem.storage_errors import (
 )
 
 CHUNK = 2**20
-# Errors of a file and a folder of one name, which two ranks have in their parts of a checkpoint.
-CONFLICTS = (errno.EEXIST, errno.EISDIR)
 STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 

@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Self
 
+from searchlight.trainables.filesystem.storage_errors import unreadable_errors, unwritable_errors
+
 POLL_S = 0.1
 
 
@@ -21,21 +23,23 @@ class Claim:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        with unwritable_errors(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True)
         self._path = folder.with_name(f".{folder.name}.claim")
         self._name = f"{uuid.uuid4().hex}\n"
         self._file: int | None = None
 
     def __enter__(self) -> Self:
         """Claim the trial, and wait until no other worker runs its program."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)  # no program inherits it
-        try:
-            os.pwrite(file, self._name.encode(), 0)
-            while not _try_lock(file):
-                time.sleep(POLL_S)
-        except BaseException:  # whatever ends the wait, another worker must not wait for this file
-            os.close(file)
-            raise
+        with unwritable_errors(self._path):
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)  # no program inherits it
+            try:
+                os.pwrite(file, self._name.encode(), 0)
+                while not _try_lock(file):
+                    time.sleep(POLL_S)
+            except BaseException:  # whatever ends the wait, another worker must not wait for this file
+                os.close(file)
+                raise
         self._file = file
         return self
 
@@ -46,7 +50,8 @@ class Claim:
     def is_lost(self) -> bool:
         """Whether another worker has claimed the trial since."""
         try:
-            return self._path.read_text(encoding="utf-8") != self._name
+            with unreadable_errors(self._path):
+                return self._path.read_text(encoding="utf-8") != self._name
         except FileNotFoundError:  # the search was deleted
             return True
 

@@ -1,5 +1,6 @@
 """The folder of a trial in which its program runs, with links to the files of the user and copies of small ones."""
 
+import errno
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
 from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.filesystem.storage_errors import CONFLICTS, unreadable_errors, unwritable_errors
 
 TRIALS = "trials"  # in the folder of a search, with a folder for each trial
 OUTPUT = "output.txt"
@@ -22,6 +24,7 @@ LEFT_OUT = (".git", OUTPUT, REPORTS)
 SMALL = 1000
 LARGEST_COPY = 2**20  # bytes of a file that is copied, since a program may write to it; code and programs are links
 EXECUTABLE = 0o111
+CHANGES = (errno.ENOENT, errno.ENOTEMPTY)  # errors of a deletion while something else writes there
 QUIET_S = 0.5  # without a write, after which a checkpoint counts as complete
 LONGEST_SAVE_S = 5.0
 POLL_S = 0.1
@@ -40,9 +43,10 @@ class TrialFolder:
         self.path = Path(settings.trial_root) / str(trial)
         self._settings = settings
         self.source = Path(settings.folder)
-        self.can_continue = settings.can_resume and (
-            any(self.checkpoints.glob("*")) if settings.uses_checkpoints else (self.path / REPORTS).exists()
-        )
+        with unreadable_errors(self.path):
+            self.can_continue = settings.can_resume and (
+                any(self.checkpoints.glob("*")) if settings.uses_checkpoints else (self.path / REPORTS).exists()
+            )
 
     @property
     def output(self) -> Path:
@@ -61,33 +65,37 @@ class TrialFolder:
 
     def prepare(self) -> None:
         """Create the folder with its links, or complete it if the program continues. Else only its output is kept."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not self.can_continue:
-            for entry in self.path.iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                elif entry != self.output:
-                    entry.unlink()
+        with unwritable_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.can_continue:
+                for entry in self.path.iterdir():
+                    if entry.is_dir() and not entry.is_symlink():
+                        shutil.rmtree(entry)
+                    elif entry != self.output:
+                        entry.unlink()
         if self._settings.link:
-            for origin, is_open in self._list_user_files():
+            for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
                 target = self.path / Path(origin).relative_to(self.source)
                 if is_open:
-                    target.mkdir(exist_ok=True)
+                    with unwritable_errors(target, CONFLICTS):
+                        target.mkdir(exist_ok=True)
                 elif not os.path.lexists(target):
                     link_or_copy(origin, target)
-        self.checkpoints.mkdir(exist_ok=True)
+        with unwritable_errors(self.checkpoints, CONFLICTS):
+            self.checkpoints.mkdir(exist_ok=True)
         if self.output.exists():
             how = "continues" if self.can_continue else "starts again"
-            with self.output.open("a", encoding="utf-8") as file:
+            with unwritable_errors(self.output), self.output.open("a", encoding="utf-8") as file:
                 file.write(f"--- searchlight: the program {how}, {time.strftime('%Y-%m-%d %H:%M:%S')} ---\n")
 
     def write(self, files: Mapping[str, str]) -> None:
         """Write files by their relative paths, in the place of links to the user's."""
         for name, text in files.items():
             path = self.path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with unwritable_errors(path, CONFLICTS):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                path.write_text(text, encoding="utf-8")
 
     def remove_links(self) -> None:
         """Remove links to the user's files, copies that have not changed, and folders that have nothing else."""
@@ -98,10 +106,11 @@ class TrialFolder:
                 else:  # a copy
                     origin = self.source / path.relative_to(self.path)
                     is_users = path.is_file() and _read_state(path) == _read_state(origin)
-                if is_users:
-                    path.unlink()
-                elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
-                    path.rmdir()
+                with unwritable_errors(path, CHANGES):
+                    if is_users:
+                        path.unlink()
+                    elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                        path.rmdir()
 
     def read_shared_files(self) -> dict[str, tuple[int, int]]:
         """Return the state of each file of the user by its relative path, without the files of large folders."""
@@ -117,16 +126,18 @@ class TrialFolder:
     def read_reports(self) -> list[Report]:
         """Return the reports that the program has made before, if it continues after them."""
         file = self.path / REPORTS
-        if not self.can_continue or not file.exists():
-            return []
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        with unreadable_errors(file):
+            if not self.can_continue or not file.exists():
+                return []
+            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         complete = (line for line in lines if line.endswith("\n"))  # a worker may have died while it wrote
         return [Report(**json.loads(line)) for line in complete]
 
     def add_reports(self, reports: Iterable[Report]) -> None:
         """Keep reports for a later start of the program, if that continues after them."""
         if self._settings.can_resume:
-            with (self.path / REPORTS).open("a", encoding="utf-8") as file:
+            path = self.path / REPORTS
+            with unwritable_errors(path), path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps({"step": each.step, "metrics": each.metrics}) + "\n" for each in reports)
 
     def wait_until_quiet(self) -> None:
@@ -150,9 +161,13 @@ def link_or_copy(entry: os.DirEntry[str], target: Path) -> None:
     if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".py") and os.access(entry, os.R_OK):
         stat = entry.stat()
         if stat.st_size <= LARGEST_COPY and not stat.st_mode & EXECUTABLE:
-            shutil.copy2(entry, target)
+            content = Path(entry).read_bytes()
+            with unwritable_errors(target):
+                target.write_bytes(content)
+                shutil.copystat(entry, target)
             return
-    target.symlink_to(entry)
+    with unwritable_errors(target):
+        target.symlink_to(entry)
 
 
 def _list_tree(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[os.DirEntry[str], bool]]:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from searchlight.trainables.filesystem.remote_path import RemotePath as RemotePath
 from searchlight.trainables.filesystem.remote_path import run_concurrently
+from searchlight.trainables.filesystem.storage_errors import unreadable_errors, unwritable_errors
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 ATOMIC = ("file", "s3", "gs", "gcs")
@@ -181,6 +182,7 @@ def synced(folder: StoragePath) -> Iterator[Path]:
     """Yield the local path of a folder, which may be missing. That of one in a bucket is a copy, uploaded at the end.
 
     Raises:
+        UnwritableError: The bucket takes no files, or gives none.
         OSError: Files could not be copied.
     """
     if isinstance(folder, Path):
@@ -188,12 +190,13 @@ def synced(folder: StoragePath) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="searchlight-") as temporary:
         local = Path(temporary) / folder.name
-        with suppress(FileNotFoundError):
+        with unreadable_errors(folder), suppress(FileNotFoundError):
             download(folder, local)
         try:
             yield local
         finally:
-            upload(local, folder)
+            with unwritable_errors(folder, of_content=(errno.ENOENT,)):  # of a link to nothing
+                upload(local, folder)
 
 
 def copy(source: StoragePath, target: StoragePath) -> None:

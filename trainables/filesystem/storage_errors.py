@@ -9,16 +9,18 @@ from searchlight.trainables.filesystem.remote_path import RemotePath
 
 # Errors of a write that the content, its names or this process cause, so that another trial may succeed.
 NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
+# Errors of a file and a folder of one name, e.g. of two ranks in their parts of a checkpoint.
+CONFLICTS = (errno.EEXIST, errno.EISDIR)
 # Errors of a read on a disk that tell what is at a path, or that nothing is.
 OF_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class UnwritableError(OSError):
-    """The storage takes no checkpoint, of this trial or another: it is full, read-only, forbidden, broken or away."""
+    """The storage takes nothing, of this trial or another: it is full, read-only, forbidden, broken or away."""
 
 
 class UnreadableError(UnwritableError):
-    """The storage gives no checkpoint, of this trial or another: it is forbidden, broken or away."""
+    """The storage gives nothing, of this trial or another: it is forbidden, broken or away."""
 
 
 @contextmanager

@@ -37,6 +37,7 @@ class CommandRunner(FunctionRunner):
     """Runs segments of a command's trials. The program goes on while its function waits in a report."""
 
     has_own_process = True
+    kept = "its folder"
 
     def __init__(self, settings: WorkerSettings, context: Context, *arguments: Any, **options: Any) -> None:
         # Before the state of the process is kept, since it lasts longer than trials. It ends with this process.
@@ -54,11 +55,13 @@ class CommandRunner(FunctionRunner):
         return super().must_continue and not self.command.can_resume
 
     def find_start(self, segment: SegmentAssignment) -> int:
-        self._copies = ExitStack()
-        place = self._copies.enter_context(synced(parse_path(self.command.trial_root) / str(segment.trial)))
-        self._claim = self._copies.enter_context(Claim(place))
-        self._local = replace(self.command, trial_root=str(place.parent))
-        return min(len(TrialFolder(self._local, segment.trial).read_reports()), segment.epoch)
+        with ExitStack() as opened:  # releases the trial if its folder cannot be read
+            place = opened.enter_context(synced(parse_path(self.command.trial_root) / str(segment.trial)))
+            self._claim = opened.enter_context(Claim(place))
+            self._local = replace(self.command, trial_root=str(place.parent))
+            start = min(len(TrialFolder(self._local, segment.trial).read_reports()), segment.epoch)
+            self._copies = opened.pop_all()
+        return start
 
     def _load_function(self) -> Any:
         return self._run_program

@@ -53,9 +53,9 @@ def ends_gang(last: WorkerReport | None, context: Context) -> bool:
     return last is None or (isinstance(last, Migration) and last.is_synchronous)
 
 
-def build_unwritable(error: UnwritableError, context: Context) -> SegmentEnd:
-    """Return the last report of a segment whose checkpoint the storage does not take or give: no fault of its trial."""
-    reason = f"a checkpoint cannot be {'read' if isinstance(error, UnreadableError) else 'written'}: {error}"
+def build_unwritable(error: UnwritableError, context: Context, kept: str = "a checkpoint") -> SegmentEnd:
+    """Return the last report of a segment whose files the storage does not take or give: no fault of its trial."""
+    reason = f"{kept} cannot be {'read' if isinstance(error, UnreadableError) else 'written'}: {error}"
     return SegmentEnd("interrupted", reason, alone=context.world_size > 1, unwritable=True)
 
 

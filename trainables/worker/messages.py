@@ -148,7 +148,8 @@ class SegmentEnd:
         last: The epoch whose report shows the divergence.
         alone: Whether the trial diverged on this rank only. The other ranks then wait for this one.
         location: Where the user's code failed; see `searchlight.trainables.registry.find_user_frame`.
-        unwritable: Whether the storage took no checkpoint. The trial is interrupted, and the search has to end.
+        unwritable: Whether the storage took or gave no file of the trial, which is then interrupted. The search has to
+            end.
     """
 
     done: ClassVar = True

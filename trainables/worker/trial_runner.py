@@ -68,8 +68,11 @@ class TrialRunner:
         turn: The turn of the segment that runs, see Mailbox.
         halted_turn: The last turn whose trial must stop, although the search goes on.
         migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
+        kept: What the storage takes of a trial, for messages.
         is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
+
+    kept = "a checkpoint"
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class TrialRunner:
         except Diverged as error:
             last = self._build_divergence(error)
         except UnwritableError as error:
-            last = build_unwritable(error, self.context)
+            last = build_unwritable(error, self.context, self.kept)
         except AuditFailed as error:  # the search ends, and the trial continues after a resume
             last = SegmentEnd("interrupted", str(error))
         # Any error of a task, also sys.exit(), ends its trial but not the gang.

@@ -1,12 +1,16 @@
 """Run programs as trials: each has a folder with links to the files of the user, and files of its own."""
 
+import errno
 import os
+import re
+from pathlib import Path
 
 import pytest
 
-from searchlight.trainables.command.settings import Flag
+from searchlight.trainables.command.settings import FileTarget, Flag
 from searchlight.trainables.command.trial_folder import LARGEST_COPY
-from searchlight.trainables.filesystem.paths import list_files, parse_path
+from searchlight.trainables.filesystem import remote_path
+from searchlight.trainables.filesystem.paths import RemotePath, list_files, parse_path
 from tests.trainables.worker.command_project import RESUMING, end, find_notes, losses
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
@@ -90,6 +94,70 @@ def test_first_trial_warns_of_files_that_all_trials_share(project, link):
     assert find_notes([*project.worker(link=link).run(project.segment(trial=1))]) == []
 
 
+def run_again_without(obstacle, project):
+    """Run a trial with `obstacle` in its way, and once more without it. Return why it was interrupted."""
+    (interrupted,) = project.worker().run(project.segment())
+    assert (interrupted.outcome, interrupted.unwritable) == ("interrupted", True)
+    obstacle.rmdir() if obstacle.is_dir() else obstacle.unlink()
+    assert end([*project.worker().run(project.segment())]) == ("completed", "")
+    return interrupted.reason
+
+
+@pytest.mark.parametrize("name", ["", "0", ".0.claim"])
+def test_file_in_place_of_the_folder_interrupts_a_program(project, name):
+    project.write("print('loss 1')")
+    obstacle = project.trials / name
+    obstacle.parent.mkdir(parents=True, exist_ok=True)
+    obstacle.mkdir() if name.startswith(".") else obstacle.write_text("in the way")
+    reason = run_again_without(obstacle, project)
+    assert re.fullmatch(rf"its folder cannot be written: \[Errno \d+\] [\w ]+: '{obstacle}'", reason)
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "nowhere/output.txt"], ids=["full", "missing"])
+def test_output_that_cannot_be_written_interrupts_a_program(project, place):
+    project.write("print('loss 1')")
+    obstacle = project.trials / "0" / "output.txt"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.symlink_to(place)
+    assert f"'{obstacle}'" in run_again_without(obstacle, project)
+
+
+@pytest.mark.parametrize("call", ["write_text", "write_bytes", "symlink_to", "unlink"])
+def test_disk_that_takes_no_file_interrupts_a_program(project, monkeypatch, call):
+    project.write("print('loss 1')")
+    project.write("", "model.py")
+    project.write("lr: 0.1\n", "config.yaml")
+    files = (FileTarget("config.yaml", "lr", "lr"),)
+    known = getattr(Path, call)
+
+    def refuse(path, *arguments, **options):
+        if project.trials in path.parents and not options.get("missing_ok"):
+            raise OSError(errno.EROFS, "as the disk says", str(path))
+        return known(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, refuse)
+        *_, last = project.worker(files=files).run(project.segment(lr=0.5))
+    assert (last.outcome, last.unwritable) == ("interrupted", True)
+    assert last.reason.startswith(f"its folder cannot be written: [Errno {errno.EROFS}] as the disk says: ")
+    assert end([*project.worker(files=files).run(project.segment(lr=0.5))]) == ("completed", "")
+
+
+def test_file_of_the_user_that_cannot_be_read_fails_its_trial(project, monkeypatch):
+    project.write("print('loss 1')")
+    project.write("lr: 0.1\n", "config.yaml")
+    read_bytes = Path.read_bytes
+
+    def refuse(path):
+        if path == project.folder / "config.yaml":
+            raise OSError(errno.EIO, "as the disk says", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    (failed,) = project.worker().run(project.segment())
+    assert (failed.outcome, failed.unwritable) == ("failed", False)
+
+
 def test_output_and_checkpoints_of_a_trial_are_kept_in_a_bucket(project, s3):
     project.write(RESUMING)
     root = f"{s3}/runs/name/trials"
@@ -103,3 +171,29 @@ def test_output_and_checkpoints_of_a_trial_are_kept_in_a_bucket(project, s3):
     output = (parse_path(root) / "0" / "output.txt").read_text(encoding="utf-8")
     assert "searchlight: the program continues" in output
     assert "train.py" not in str(list_files(parse_path(root) / "0")), "links are no files of the trial"
+
+
+def test_bucket_that_is_gone_interrupts_a_program(project, s3, monkeypatch):
+    project.write("print('loss 1')")
+    monkeypatch.setattr(remote_path, "ATTEMPTS", 1)
+    root = f"{s3}/trials?endpoint_override=http://127.0.0.1:1"
+    (interrupted,) = project.worker(trial_root=root).run(project.segment())
+    assert (interrupted.outcome, interrupted.unwritable) == ("interrupted", True)
+    assert interrupted.reason.startswith(f"its folder cannot be read: [Errno {errno.EIO}] {s3}/trials/0")
+
+
+def test_bucket_that_takes_no_files_interrupts_a_program(project, s3, monkeypatch):
+    project.write("print('loss 1')")
+    root = f"{s3}/trials"
+
+    def refuse(path, content):
+        raise OSError(f"{path}: as the bucket says")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemotePath, "write_bytes", refuse)
+        reports = [*project.worker(trial_root=root).run(project.segment())]
+    assert losses(reports) == [1.0]
+    assert reports[-1].unwritable
+    said = f"its folder cannot be written: [Errno {errno.EIO}] {root}/0/output.txt: as the bucket says: '{root}/0'"
+    assert end(reports) == ("interrupted", said)
+    assert end([*project.worker(trial_root=root).run(project.segment())]) == ("completed", "")

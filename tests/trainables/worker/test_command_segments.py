@@ -1,7 +1,9 @@
 """Run programs as trials of several segments: they go on, continue from checkpoints, and end with their trial."""
 
+import errno
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,46 @@ def test_reports_of_a_program_are_kept_while_its_function_waits(project):
         time.sleep(0.05)
     assert [report.step for report in kept] == [1, 2, 3]
     worker.drop_trial_unless_continued(None)
+
+
+def test_report_that_cannot_be_kept_interrupts_the_program(project):
+    full = project.folder.parent / "full"
+    full.touch()
+    project.write("""
+        import os, sys, time
+        from pathlib import Path
+        full = Path(sys.argv[2])
+        if full.exists():
+            os.symlink("/dev/full", ".reports.jsonl")
+        print("step 1 loss 1")
+        print("step 2 loss 2")
+        while full.exists():
+            time.sleep(0.01)
+    """)
+    worker = project.worker("{checkpoint_dir}", str(full), resume_with=("--resume",))
+    *_, last = worker.run(project.segment())
+    assert (last.outcome, last.unwritable) == ("interrupted", True)
+    place = project.trials / "0" / ".reports.jsonl"
+    assert last.reason == f"its folder cannot be written: [Errno {errno.ENOSPC}] No space left on device: '{place}'"
+    full.unlink()
+    reports = [*worker.run(project.segment())]
+    assert (losses(reports), end(reports)) == ([1, 2], ("completed", ""))
+
+
+def test_claim_that_cannot_be_read_interrupts_the_program(project, monkeypatch):
+    project.write("import time; time.sleep(600)")
+    place = project.trials / ".0.claim"
+    read_text = Path.read_text
+
+    def refuse(path, **options):
+        if path == place:
+            raise OSError(errno.ESTALE, "as the disk says", str(path))
+        return read_text(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    (last,) = project.worker().run(project.segment())
+    assert (last.outcome, last.unwritable) == ("interrupted", True)
+    assert last.reason == f"its folder cannot be read: [Errno {errno.ESTALE}] as the disk says: '{place}'"
 
 
 def test_program_that_another_worker_continues_ends_first(project):
