@@ -73,6 +73,7 @@ class TrialFolder:
                         shutil.rmtree(entry)
                     elif entry != self.output:
                         entry.unlink()
+        self._cut_half_report()
         if self._settings.link:
             for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
                 target = self.path / Path(origin).relative_to(self.source)
@@ -139,6 +140,13 @@ class TrialFolder:
             path = self.path / REPORTS
             with unwritable_errors(path), path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps({"step": each.step, "metrics": each.metrics}) + "\n" for each in reports)
+
+    def _cut_half_report(self) -> None:
+        """Remove what a full disk or a killed worker has left of a report, since others follow it."""
+        file = self.path / REPORTS
+        if file.exists():
+            with unwritable_errors(file), file.open("r+b") as opened:
+                opened.truncate(opened.read().rfind(b"\n") + 1)
 
     def wait_until_quiet(self) -> None:
         """Wait a while until the program writes no checkpoint: it may save one after each report."""

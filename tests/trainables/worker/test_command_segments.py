@@ -115,6 +115,20 @@ def test_report_that_cannot_be_kept_interrupts_the_program(project):
     assert (losses(reports), end(reports)) == ([1, 2], ("completed", ""))
 
 
+def test_half_a_report_is_cut_before_others_follow_it(project):
+    """A full disk or a killed worker has left it."""
+    project.write(RESUMING)
+    options = {"resume_with": ("--resume",)}
+    made = []
+    for epoch in range(3):
+        worker = project.worker("{checkpoint_dir}", "1", **options)
+        made += worker.run(project.segment(epoch=epoch, until=epoch + 1, is_last=False))
+        worker.drop_trial_unless_continued(None)
+        with (project.trials / "0" / ".reports.jsonl").open("a") as file:
+            file.write('{"step": ')
+    assert losses(made) == [1, 1 / 2, 1 / 3]
+
+
 def test_claim_that_cannot_be_read_interrupts_the_program(project, monkeypatch):
     project.write("import time; time.sleep(600)")
     place = project.trials / ".0.claim"
