@@ -11,6 +11,26 @@ from searchlight.trainables.filesystem.paths import StoragePath, get_modified_ns
 from searchlight.trainables.filesystem.storage_errors import unreadable_errors
 
 logger = logging.getLogger(__name__)
+NUMBER = int | float
+EACH = "*"  # stands for all keys
+# What `TrialTrainer` writes, as types, and lists and dicts of them. What the task decides is not described: if it does
+# not fit, the task may have changed, which is an error of its own and no damage.
+COUNTS = dict.fromkeys(("steps", "skipped", "empty", "consecutive_skips"), int)
+UPDATER = {"optimizers": dict, "schedulers": list, "ema": dict | None, "loss_scale": dict | None, **COUNTS}
+STATE = {
+    "epoch": int,
+    "midway": type(None),
+    "ahead": NUMBER,
+    "best": NUMBER | None,
+    "modules": {EACH: dict},
+    "updaters": {EACH: UPDATER},
+    "built": {"updaters": dict, "plateaus": list},
+    "plateaus": list,
+    "blowups": {EACH: dict},
+    "task": object,
+}
+RANK = {"rng": dict, "noted": dict, "buffers": [dict]}
+MIDWAY = {"windows": int, "seconds": NUMBER, "tallies": {EACH: dict}, "task_at_start": object, "ranks": [RANK]}
 
 
 def find_resume_checkpoint(
@@ -37,14 +57,14 @@ def find_resume_checkpoint(
             with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
                 midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
     for _, path in sorted(midway, reverse=True):
-        found = _read(path, broken)
+        found = _read(path, broken, {**STATE, "midway": MIDWAY})
         if found is None or found[1]["epoch"] != epoch:
             continue
         if len(found[1]["midway"]["ranks"]) == ranks:
             return found
         logger.warning("%s was saved by another number of workers: the epoch begins again.", path)
     for name in candidates:
-        found = None if name is None else _read(parse_path(name), broken)
+        found = None if name is None else _read(parse_path(name), broken, STATE)
         if name is None or found is not None:
             for damage in broken:
                 logger.warning("%s The one before it is used.", damage)
@@ -52,9 +72,26 @@ def find_resume_checkpoint(
     raise broken[-1]
 
 
-def _read(path: StoragePath, broken: list[checkpoint.CheckpointError]) -> tuple[StoragePath, dict[str, Any]] | None:
+def _read(
+    path: StoragePath, broken: list[checkpoint.CheckpointError], form: dict[str, Any]
+) -> tuple[StoragePath, dict[str, Any]] | None:
     try:
-        return path, checkpoint.load(path)
+        state = checkpoint.load(path)
+        if wrong := [name for name, part in form.items() if not _fits(state, {name: part})]:
+            raise checkpoint.CheckpointError(f"checkpoint {path} must be one of a trial, but its {wrong[0]} is not.")
     except checkpoint.CheckpointError as error:
         broken.append(error)
         return None
+    return path, state
+
+
+def _fits(value: Any, form: Any) -> bool:
+    """Return whether `value` is as `form` says, a part of `STATE`."""
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(part, form[0]) for part in value)
+    if not isinstance(form, dict):
+        return isinstance(value, form)
+    if not isinstance(value, dict):
+        return False
+    parts = dict.fromkeys(value, form[EACH]) if EACH in form else form
+    return all(name in value and _fits(value[name], part) for name, part in parts.items())

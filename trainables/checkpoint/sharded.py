@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from searchlight.trainables.task import Task
 
 STATE = "state.pt"
+METADATA = ".metadata"  # the name that torch.distributed.checkpoint gives it
 REFERENCE = "sharded tensor"  # the only key of a reference
 FOLDER = "sharded tensors"  # the key of the folder in a loaded state
 SMALLEST_FREE_BYTES = 2**20  # a disk with less is full
@@ -91,9 +92,13 @@ def load(path: StoragePath) -> dict[str, Any]:
     with unreadable_errors(path):
         if not path.is_dir():
             return file.load(path)
-        directory.read(path)
-        _read_metadata(path)
-        return {**file.parse_state((path / STATE).read_bytes(), path), FOLDER: str(path)}
+        if missing := {METADATA, STATE} - directory.read(path)["files"].keys():
+            raise CheckpointError(f"checkpoint {path} must have {METADATA} and {STATE}, but has no {min(missing)}.")
+        saved = getattr(_read_metadata(path), "state_dict_metadata", None)
+        state = file.parse_state((path / STATE).read_bytes(), path)
+    if not isinstance(saved, dict) or any(key not in saved for key in _list_references(state)):
+        raise CheckpointError(f"checkpoint {path} must have metadata with each of its tensors, but has not.")
+    return {**state, FOLDER: str(path)}
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -123,11 +128,10 @@ def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Ten
     from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.api import CheckpointException
 
-    reader, wanted = _create_reader(folder), list[str]()
-    map_parts(state, lambda _, value: _note_reference(value, wanted))
+    reader = _create_reader(folder)
     saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {}
-    for key in wanted:
+    for key in _list_references(state):
         about = saved[key]
         like = _find_layout(key, about.size, layouts)
         dtype = about.properties.dtype
@@ -172,14 +176,21 @@ def _set_aside(key: str, value: Any, tensors: dict[str, Tensor]) -> Any:
     return {REFERENCE: key}
 
 
-def _note_reference(value: Any, wanted: list[str]) -> Any:
-    if _is_reference(value):
-        wanted.append(value[REFERENCE])
-    return value
+def _list_references(state: dict[str, Any]) -> list[str]:
+    """Return the keys of the sharded tensors that `state` refers to."""
+    wanted: list[str] = []
+
+    def note(_: str, value: Any) -> Any:
+        if _is_reference(value):
+            wanted.append(value[REFERENCE])
+        return value
+
+    map_parts(state, note)
+    return wanted
 
 
 def _is_reference(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() == {REFERENCE}
+    return isinstance(value, dict) and value.keys() == {REFERENCE} and isinstance(value[REFERENCE], str)
 
 
 def _find_layout(key: str, shape: torch.Size, layouts: Mapping[str, Any]) -> Any:
@@ -226,7 +237,7 @@ def _read_metadata(path: StoragePath) -> Any:
     Raises:
         CheckpointError: It has other objects.
     """
-    content = (path / ".metadata").read_bytes()
+    content = (path / METADATA).read_bytes()
     try:
         return _Unpickler(io.BytesIO(content)).load()
     except CheckpointError:

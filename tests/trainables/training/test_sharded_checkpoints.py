@@ -1,6 +1,7 @@
 """Damaged checkpoints of sharded modules are refused, and those that cannot be written are errors of all ranks."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.filesystem.paths import compute_digest
@@ -19,6 +21,11 @@ from tests.trainables.training.trials import flip_bit
 def refuse_to_load(path: Path, reason: str) -> None:
     with pytest.raises(checkpoint.CheckpointError, match=reason):
         checkpoint.load(path)
+
+
+def serialize(state: dict[str, Any]) -> bytes:
+    torch.save(state, buffer := io.BytesIO())
+    return buffer.getvalue()
 
 
 class Dangerous:
@@ -40,7 +47,10 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
         flip_bit(path / name)
         refuse_to_load(path, f"{name} is corrupt")
         (path / name).write_bytes(good)
+    other = {"tensor": {"sharded tensor": "of no file"}}
     for name, crafted, reason in (
+        ("state.pt", serialize(other), "must have metadata with each of its tensors, but has not"),
+        (".metadata", pickle.dumps(torch.Size([1])), "must have metadata with each of its tensors, but has not"),
         (".metadata", pickle.dumps(Dangerous()), "tensors' places only, but got builtins"),
         (".metadata", b"\x80\x04", "must have metadata that can be read"),
         ("state.pt", pickle.dumps(Dangerous()), "must be a dict of tensors and plain Python values"),
@@ -50,6 +60,8 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
         about.write_text(json.dumps({"files": {**json.loads(content)["files"], name: compute_digest(path / name)}}))
         refuse_to_load(path, reason)
         (path / name).write_bytes(good)
+    about.write_text(json.dumps({"files": {}}))
+    refuse_to_load(path, "must have .metadata and state.pt, but has no .metadata")
     assert "unpickled" not in capsys.readouterr().out
 
 

@@ -1,9 +1,11 @@
 """Resume a trial whose worker was stopped or lost from the newest checkpoint that is good."""
 
 import errno
+import functools
 import hashlib
 import math
 import multiprocessing
+import operator
 import os
 import pickle
 from dataclasses import replace
@@ -143,6 +145,41 @@ def test_broken_checkpoints_cost_epochs_and_a_note_each(stretch):  # H84
     (failed,) = run(replace(later, checkpoints=(newest, before)))
     assert (failed.done, failed.outcome) == (True, "failed")
     assert before in failed.reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (["midway"], None),  # as in a checkpoint from the end of an epoch
+        (["midway"], {}),
+        (["midway", "ranks"], [{}]),
+        (["epoch"], "1"),
+        (["updaters", "main"], {"steps": 1}),
+        (["modules"], [1]),
+        *(([key], ...) for key in ("task", "blowups", "built")),
+    ],
+    ids=str,
+)
+def test_checkpoint_without_a_part_is_a_broken_one(stretch, keys, value):
+    """Its digest is right. `...` stands for a part that is missing."""
+    (first,) = run(stretch(until=1))
+    later = stretch(epoch=1, until=2, start=(first.checkpoint, None), attempt="b")
+    run(later, 2)
+    *outer, last = keys
+    damaged = [Path(later.folder) / "midway-b.pt"]
+    damaged += [] if "midway" in keys else [Path(first.checkpoint)]
+    for path in damaged:
+        state = checkpoint.load(path)
+        part = functools.reduce(operator.getitem, outer, state)
+        part[last] = value
+        if value is ...:
+            del part[last]
+        checkpoint.save(state, path)
+    rest = run(replace(later, attempt="c"))
+    assert identical(metrics(rest), straight(2, Augmented)[-len(damaged) :]), "it trains again"
+    assert len(rest[0].notes) == len(damaged)
+    for note, path in zip(rest[0].notes, damaged, strict=True):
+        assert f"{path} must be one of a trial, but its {keys[0]} is not" in note
 
 
 def run_on_rank(rank: int, segment: SegmentAssignment, windows: float) -> list[EpochReport]:
