@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 
 from searchlight.trainables.worker.messages import Reached
 
@@ -98,6 +98,8 @@ def describe_failure(failure: BaseException | None) -> str:
         return "the search has ended them"
     if isinstance(cause, ActorUnavailableError):  # Ray's text is that of the remote call that failed
         return "a process no longer answered: it was suspended, or its machine or network is overloaded"
+    if isinstance(cause, GetTimeoutError):  # of a call to the registry, which Ray's text does not name
+        return "the search did not answer in time: its machine or network is overloaded"
     return f"{type(cause).__name__}: {text[:300]}"
 
 

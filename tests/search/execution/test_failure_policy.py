@@ -1,6 +1,6 @@
 import pytest
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, OutOfMemoryError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
@@ -105,10 +105,14 @@ def test_only_allowed_losses_for_memory_are_tried_again():
             WorkerGroupError("a worker is silent", {0: SILENT}),
             "a process no longer answered: it was suspended, or its machine or network is overloaded",
         ),
+        (
+            GetTimeoutError("Get timed out: some object(s) not ready."),
+            "the search did not answer in time: its machine or network is overloaded",
+        ),
         (WorkerGroupError("x", {1: RuntimeError("two\n lines")}), "RuntimeError: two lines"),
         (None, "they returned"),
     ],
-    ids=["crash", "node", "end", "silence", "exception", "return"],
+    ids=["crash", "node", "end", "silence", "timeout", "exception", "return"],
 )
 def test_failure_is_described_in_one_line(error, told):
     assert describe_failure(error) == told
