@@ -19,7 +19,7 @@ from searchlight.search.config.loading import load_config, locate_task, resolve_
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.experiment import runner
 from searchlight.search.experiment.opening import storage_errors
-from searchlight.search.experiment.plan import build_plan, build_space
+from searchlight.search.experiment.plan import build_new_plan, build_space
 from searchlight.search.experiment.task_files import copy_code, resolve_task
 from searchlight.search.folder.locations import LADDER, check_location
 from searchlight.search.folder.uploader import Uploader
@@ -180,7 +180,7 @@ def _check_size(config: SearchConfig, name: str, size: Size, source: TaskSource)
         check_location(child.storage, child.name)
         if problems := [*child.find_problems()]:
             raise UsageError(*problems)
-        build_plan(child, source, space)
+        build_new_plan(child, source, space)
     return numbers
 
 

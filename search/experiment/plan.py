@@ -42,6 +42,7 @@ from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
 from searchlight.search.study.trial import split_trials
 from searchlight.search.task_source import TaskSource, find_model_problems
+from searchlight.search.tracking.run_content import find_refused_names
 from searchlight.search.tracking.uri import check_tracking, resolve_tracking_uri
 from searchlight.trainables.command.output import OutputPatterns
 from searchlight.trainables.command.settings import CommandSettings
@@ -156,7 +157,7 @@ def plan(config: SearchConfig) -> SearchPlan:
     notes: tuple[str, ...] = ()
     if not may_train_on_gpus(config) and not config.warm_start:  # earlier trials may be in any precision of the space
         space, notes = leave_out_fp16(config, space)
-    search_plan = build_plan(config, source, space)
+    search_plan = build_new_plan(config, source, space)
     if search_plan.command:
         notes += describe_choices(search_plan.command, config.scheduler)
         if search_plan.space.parameters and not search_plan.space.get_defaults():
@@ -196,6 +197,18 @@ def build_space(config: SearchConfig, source: TaskSource) -> Space:
     fixed = {**({} if "seed" in config.search else {"seed": config.seed}), **values}
     space = resolve_space(config_class, fixed, config.search)
     return Space(space.config_class, (), space.fixed) if config.once else space
+
+
+def build_new_plan(config: SearchConfig, source: TaskSource, space: Space) -> SearchPlan:
+    """Return the plan of a search over `space` that has not begun. One that has is resumed whatever its names are.
+
+    Raises:
+        UsageError: As for `build_plan`, or MLflow would refuse a name.
+    """
+    search_plan = build_plan(config, source, space)
+    if config.tracker == "mlflow" and (refused := [*find_refused_names(config.experiment, search_plan.objectives)]):
+        raise UsageError(*refused)
+    return search_plan
 
 
 def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> SearchPlan:

@@ -1,8 +1,9 @@
 """What the runs of a search hold in MLflow, within its limits and as its UI shows them best."""
 
 import json
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +24,8 @@ METRICS, PARAMS = 800, 100  # per call, below MLflow's limits; the next limits a
 LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 LONGEST_DIGEST = 36
+LONGEST_EXPERIMENT = 256  # the column of MLflow's databases; MLflow itself allows 500
+LONGEST_METRIC = 250 - len("confirmed/_high")  # what MLflow allows, without what is put around an objective
 CONTEXT = "mlflow.data.context"  # the tag of a data set's use in MLflow's UI
 NOT_IN_A_KEY = re.compile(r"[^\w\-. :/]")  # characters that MLflow refuses in metric names
 AMONG_TRAININGS = {"workflowType": "machine_learning"}  # without it, the UI shows a run as an evaluation of an LLM
@@ -35,6 +38,19 @@ PARENT_OPTIONS = [
     if option.group in PARENT_GROUPS or option.schedulers
 ]
 CONFIRM = "confirm"  # the tag purpose of a run that confirms a config under a new seed
+
+
+def find_refused_names(experiment: str, objectives: Sequence[Objective]) -> Iterator[str]:
+    """Yield a line for each name that MLflow would refuse together with the trials."""
+    if (length := len(experiment)) > LONGEST_EXPERIMENT:
+        given = f"{length}: {experiment[:20]}..."
+        yield f"--experiment must have at most {LONGEST_EXPERIMENT} characters for MLflow, but got {given}"
+    for metric in (objective.metric for objective in objectives):
+        if (length := len(metric)) > LONGEST_METRIC:
+            given = f"{length}: {metric[:20]}..."
+            yield f"--objective must have at most {LONGEST_METRIC} characters for MLflow, but got {given}"
+        elif posixpath.normpath(f"best/{metric}") != f"best/{metric}":
+            yield f"--objective must be like val/loss for MLflow, without empty parts, '.' or '..', but got {metric!r}."
 
 
 def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]:

@@ -37,6 +37,13 @@ def list_files(cli):
          "the trials beyond it are copies. Raise it or leave out a --try."),
         (["toy.py:Toy", "--grace-period", "40"], "--grace-period must be at most a trial's 9 epochs, but got 40."),
         (["toy.py:Toy", "--name", "n" * 300], f"--name must have at most 200 bytes, but got 300: {'n' * 20}..."),
+        (["toy.py:Toy", "--experiment", "n" * 10_000, "--objective", "val/loss",
+          "--objective", f"{'m' * 10_000}:min"],
+         f"--experiment must have at most 256 characters for MLflow, but got 10000: {'n' * 20}...\n"
+         f"--objective must have at most 235 characters for MLflow, but got 10000: {'m' * 20}..."),
+        (["toy.py:Toy", "--sizes", "accumulation=1,2", "--experiment", "n" * 300],
+         "\n".join(f"at size accumulation{number}: --experiment must have at most 256 characters for MLflow, but got "
+                   f"300: {'n' * 20}..." for number in (1, 2))),
         (["--config", "/dev/full"], "--config must be a YAML file, but /dev/full is not: unacceptable character "
                                     '#x0000: special characters are not allowed in "<unicode string>", position 0'),
         (["toy.py:Toy", "--workers", "1000"], "--workers times --cpus-per-worker must be at most the {cpus} CPUs of "
