@@ -410,6 +410,12 @@ def find_modules(folder: Path) -> dict[str, Path]:
     }
 
 
+def find_loaded_modules(folder: Path) -> dict[str, Path]:
+    """Return the files and packages in `folder` that this process has imported, by name."""
+    modules = find_modules(folder).items()
+    return {path.name: path for name, path in modules if name in sys.modules and _is_in(folder, name)}
+
+
 def _find_relative_level(file: Path) -> int:
     """Return the largest number of leading dots in an import of `file`."""
     with suppress(SyntaxError, ValueError):

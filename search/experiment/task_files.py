@@ -19,7 +19,14 @@ from searchlight.search.folder.locations import process_folder
 from searchlight.search.space.search_space import Space
 from searchlight.search.storage.options import StorageOptions
 from searchlight.search.study.study import SearchStudy
-from searchlight.search.task_source import TaskSource, check_target, find_modules, load_task_source
+from searchlight.search.task_source import (
+    TaskSource,
+    check_target,
+    find_imported_modules,
+    find_loaded_modules,
+    find_modules,
+    load_task_source,
+)
 from searchlight.search.tracking.provenance import compute_digests
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import PACKAGE
@@ -54,9 +61,8 @@ def resolve_task(config: SearchConfig) -> tuple[SearchConfig, TaskSource]:
         return config.model_copy(update={"task": text}), load_task_source(text)
     content = f"from {task.__module__} import {name}\n" if is_named else _pickle(task)
     file = _write(f"task_{name}.py", content)
-    # What a pickled object imports is not known before it runs.
-    others = () if is_installed else find_modules(root).values()
-    modules = {module.name: module for module in (file, *others)}
+    others = {} if is_installed else _find_neighbors(module, root, is_named)
+    modules = {file.name: file, **others}
     # The search copies the file there before its first trial.
     text = f"{config.local_path / 'code' / file.name}:{name}"
     return config.model_copy(update={"task": text}), TaskSource(name, task_class, f"{file.stem}:{name}", modules)
@@ -77,6 +83,20 @@ def _find_root(module: ModuleType | None) -> Path:
     """Return the folder that Python imports `module` and its neighbors from. A notebook has no file."""
     file, package = getattr(module, "__file__", None), getattr(module, "__package__", None)
     return Path(file).absolute().parents[len(package.split(".")) if package else 0] if file else Path.cwd()
+
+
+def _find_neighbors(module: ModuleType | None, root: Path, is_named: bool) -> dict[str, Path]:
+    """Return the file or package in `root` of the task's `module`, and those that it imports, by name.
+
+    A notebook has no file whose text tells its imports: return all in `root`.
+    """
+    file = Path(getattr(module, "__file__", None) or "").absolute()
+    if file.suffix != ".py" or not file.is_file():
+        return {path.name: path for path in find_modules(root).values()}
+    own = root / file.relative_to(root).parts[0]
+    # A pickled object may refer to what was imported in a way that the text of its file does not show.
+    loaded = {} if is_named else find_loaded_modules(root)
+    return {own.name: own, **find_imported_modules(own), **loaded}
 
 
 def _is_importable(module: ModuleType | None, task: Any) -> bool:

@@ -44,6 +44,7 @@ assert "ray" not in sys.modules, "a wrong option is reported before its import"
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "helpers.py").write_text("loss = 3")
+    (tmp_path / "unrelated.py").write_text("key = 'of the user'")  # nothing imports it
     return tmp_path
 
 
@@ -56,19 +57,27 @@ def run(folder, *arguments, **options):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("how", ["script", "notebook", "module"])
-def test_task_of_the_main_module_is_kept_pickled(folder, how):
-    """A notebook has no file, as what is read from standard input."""
-    text = TASK + PLAN.format()
+@pytest.mark.parametrize(
+    ("how", "sent"),
+    [
+        ("script", "helpers.py loaded.py script.py task_{}.py"),
+        ("notebook", "helpers.py loaded.py package script.py task_{}.py unrelated.py"),
+        ("module", "helpers.py loaded.py package task_{}.py"),
+    ],
+)
+def test_task_of_the_main_module_is_kept_pickled_with_what_it_imports(folder, how, sent):
+    """A notebook has no file, as what is read from standard input: all modules beside it are kept."""
+    text = f"{TASK}\nexec('import loaded')\n{PLAN.format()}"
+    (folder / "loaded.py").touch()
     (folder / "package").mkdir()
     (folder / "package" / "__init__.py").touch()
     (folder / "package" / "main.py").write_text(text)
     (folder / "script.py").write_text(text)
     arguments = {"script": ["script.py"], "notebook": ["-"], "module": ["-m", "package.main"]}[how]
     assert run(folder, *arguments, input=text if how == "notebook" else "") == [
-        "task_Own:Own helpers.py package script.py task_Own.py Own",
+        f"task_Own:Own {sent.format('Own')} Own",
         "/runs/own/code/task_Own.py:Own",
-        "task_train:train helpers.py package script.py task_train.py train",
+        f"task_train:train {sent.format('train')} train",
         "/runs/own/code/task_train.py:train",
     ]
 
