@@ -201,7 +201,8 @@ class _Driver:
         try:
             with ExitStack() as services:
                 services.callback(remove, folder / "ray")
-                services.push(lambda kind, *_: self.close() if kind else None)
+                # After an error, a lost lease must be known before the last upload.
+                services.push(lambda kind, *_: self.opened.store.commit() if kind and self.opened else None)
                 # Before Ray: what a task cannot prepare is reported at once.
                 files = prepare_task_files(config, search_plan.source.task_class, search_plan.space)
                 # This imports Ray: a mistake on the command line is reported before these seconds are spent.

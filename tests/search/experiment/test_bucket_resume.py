@@ -1,6 +1,7 @@
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,8 @@ from click.testing import CliRunner
 from searchlight.search.config import load_config
 from searchlight.search.config.loading import to_yaml
 from searchlight.search.errors import UsageError
-from searchlight.search.experiment import plan
+from searchlight.search.execution.cluster import connection
+from searchlight.search.experiment import plan, ray_run, runner
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.task_files import prepare_task_files
 from searchlight.search.folder.locations import local_path_of
@@ -116,6 +118,29 @@ def test_search_that_could_not_begin_leaves_its_name_free(storage, monkeypatch):
         with pytest.raises(Killed):
             begun(storage)
     assert not (parse_path(storage) / "one").exists()
+
+
+def test_driver_that_fails_keeps_its_lease_until_its_files_are_in_the_bucket(storage, monkeypatch):
+    place, held = parse_path(storage) / "one", []
+    try_copy = Uploader._try_copy
+
+    def look(self, then):
+        held.append((place / "study.lock").exists())
+        try_copy(self, then)
+
+    def fail(services, planned, *_):
+        (planned.config.local_path / "report.html").write_text("of the first driver")
+        raise RuntimeError("a fault of the driver")
+
+    monkeypatch.setattr(Uploader, "_try_copy", look)
+    monkeypatch.setattr(connection, "ray_session", lambda code: nullcontext())
+    monkeypatch.setattr(ray_run, "inspect_cluster", lambda planned, *_: (planned, None))
+    monkeypatch.setattr(ray_run, "run_on_ray", fail)
+    with pytest.raises(RuntimeError, match="a fault of the driver"):
+        runner.run(config_of(storage, **LR))
+    assert held == [True]
+    assert (place / "report.html").read_text() == "of the first driver"
+    assert not (place / "study.lock").exists(), "a resume begins at once"
 
 
 def test_search_in_a_bucket_is_listed_reported_and_reused(storage, tmp_path, monkeypatch):
