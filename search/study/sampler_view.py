@@ -23,6 +23,7 @@ from searchlight.search.study.trial import (
 )
 
 PREFIX = "constraints:"  # of the system attributes in which Optuna keeps constraints
+PICKLE = ":optimizer"  # in the names of those in which Optuna's CMA-ES keeps a pickle, which it loads
 
 
 class StudyWithObjectives(Protocol):
@@ -40,12 +41,14 @@ class SamplerView:
     """A storage as samplers should see it: `storage`, with the `earlier` trials of other searches first.
 
     A trial that waits at a rung is shown as pruned there. Samplers learn nothing from the reports of a RUNNING trial,
-    although this one may never report more. All methods but `get_all_trials` are those of the storage.
+    although this one may never report more. Pickles are hidden unless a sampler has written them through this view,
+    because loading the pickle of another writer runs code. Other methods are those of the storage.
     """
 
     def __init__(self, storage: BaseStorage, study: StudyWithObjectives, earlier: Sequence[FrozenTrial]) -> None:
         self._storage, self._study, self._earlier = storage, study, earlier
-        self._cache = TrialCache(lambda trial, is_live: _show_trial(trial, study, is_live))
+        self._cache = TrialCache(lambda trial, is_live: _show_trial(self._hide_pickles(trial), study, is_live))
+        self._pickles: set[tuple[int, str, str]] = set()  # written through this view: trial, attribute and value
         # The last answer, and the trials that it was computed from: a suggestion asks several times.
         self._trials: list[FrozenTrial] = []
         self._live: set[int] = set()
@@ -53,6 +56,19 @@ class SamplerView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._storage, name)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._storage.set_trial_system_attr(trial_id, key, value)
+        if PICKLE in key:
+            self._pickles.add((trial_id, key, value))
+
+    def _hide_pickles(self, trial: FrozenTrial) -> FrozenTrial:
+        known = {
+            key: value
+            for key, value in trial.system_attrs.items()
+            if PICKLE not in key or (isinstance(value, str) and (trial._trial_id, key, value) in self._pickles)
+        }
+        return trial if len(known) == len(trial.system_attrs) else _with_attributes(trial, known)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -223,7 +239,12 @@ def _with_values(trial: FrozenTrial, values: Sequence[float]) -> FrozenTrial:
 
 def _with_constraints(trial: FrozenTrial, constraints: Mapping[str, float]) -> FrozenTrial:
     """Return `trial` with `constraints` in the place of its own."""
-    shown = copy.copy(trial)
     others = {key: value for key, value in trial.system_attrs.items() if not key.startswith(PREFIX)}
-    shown.system_attrs = others | {f"{PREFIX}{name}": value for name, value in constraints.items()}
+    return _with_attributes(trial, others | {f"{PREFIX}{name}": value for name, value in constraints.items()})
+
+
+def _with_attributes(trial: FrozenTrial, attributes: dict[str, Any]) -> FrozenTrial:
+    """Return `trial` with other system attributes."""
+    shown = copy.copy(trial)
+    shown.system_attrs = attributes
     return shown

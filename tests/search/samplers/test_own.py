@@ -13,6 +13,7 @@ from searchlight.search.run import main
 from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.own import create_own_sampler
 from searchlight.search.space.search_space import resolve_space
+from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.objectives import VAL_LOSS
@@ -122,6 +123,13 @@ def test_sampler_of_optuna_proposes_the_same_for_the_same_seed(file, tmp_path, n
 def test_sampler_of_a_user_sees_the_trials(file, tmp_path):
     played = play(tmp_path / "study", f"{file}:halving", 4, points=[SPACE.get_defaults()])
     assert [values["lr"] for values in played] == [5e-3, 2.5e-3, 1.25e-3, 6.25e-4]
+
+
+def test_cma_es_of_optuna_keeps_its_state_until_a_resume(tmp_path):
+    name = "optuna.samplers:CmaEsSampler"
+    play(tmp_path / "study", name, 26)
+    played = load_search(tmp_path / "study").trials
+    assert max(trial.system_attrs.get("cma:generation", 0) for trial in played) >= 2, "it began anew for each trial"
 
 
 def test_class_of_a_package_is_a_sampler():

@@ -3,7 +3,7 @@
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
-SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
+SAMPLERS = ["mixture", "tpe", "gp", "cmaes", "qmc", "nsga2", "random"]
 
 
 class Config(TaskConfig):

@@ -40,7 +40,7 @@ def kept(request, tmp_path):
     return tmp_path / "one", f"sqlite:///{tmp_path}/studies.db" if request.param == "sqlite" else ""
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", [*SAMPLERS, "optuna.samplers:CmaEsSampler"])
 def test_nothing_that_another_writer_put_into_a_study_runs(kept, tmp_path, sampler):
     (place, url), created = kept, tmp_path / "created"
     (tmp_path / "one").mkdir(exist_ok=True)
