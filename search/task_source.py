@@ -272,14 +272,24 @@ def locate_file(path: Path) -> Path:
     A relative path, or one in the working directory of an earlier job, is looked up in the current folder and in the
     working directory of the present job.
     """
-    path, here = Path(strip_sent_folder(str(path))), Path.cwd()
-    places = [folder / path for folder in (here, _find_sent_folder(here / path)) if folder is not None]
+    places = _list_places(path)
     return next(filter(os.path.isfile, places), places[0]).resolve()
 
 
+def locate_folder(path: Path) -> Path:
+    """Return the present folder of a command at `path`, as `locate_file` does for a file."""
+    places = _list_places(path)
+    return next(filter(os.path.isdir, places), places[0])
+
+
+def _list_places(path: Path) -> list[Path]:
+    path, here = Path(strip_sent_folder(str(path))), Path.cwd()
+    return [folder / path for folder in (here, _find_sent_folder(here / path)) if folder is not None]
+
+
 def _find_sent_folder(path: Path) -> Path | None:
-    """Return the folder of a job's working directory that `path` lies in, or None."""
-    return next((folder for folder in path.parents if folder.parts[-3:-1] == SENT), None)
+    """Return the folder of a job's working directory that `path` is or lies in, or None."""
+    return next((folder for folder in (path, *path.parents) if folder.parts[-3:-1] == SENT), None)
 
 
 def find_copy(code: Path, path: Path) -> Path | None:

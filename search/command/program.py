@@ -18,6 +18,7 @@ from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.space.search_space import Space
+from searchlight.search.task_source import locate_folder
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import PLACES, fill, find_placeholders, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
@@ -36,7 +37,7 @@ def build_settings(
     Raises:
         UsageError: There is no such program, or it does not take a parameter. The message has a line per problem.
     """
-    folder = Path(options.folder)
+    folder = locate_folder(Path(options.folder))
     if not folder.is_dir():
         raise UsageError(f"the command must run in the folder that it was given in, but there is no {folder}.")
     find_program(options.command, folder)

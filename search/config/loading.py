@@ -25,7 +25,7 @@ from searchlight.search.option import (
 from searchlight.search.samplers.own import resolve_reference
 from searchlight.search.schedulers.pbt import default_population
 from searchlight.search.storage.study_store import resolve_url
-from searchlight.search.task_source import find_copy, locate_file, locate_module, strip_sent_folder
+from searchlight.search.task_source import find_copy, locate_file, locate_folder, locate_module, strip_sent_folder
 from searchlight.trainables.filesystem.paths import StoragePath
 
 ALL_CHECKPOINTS = 10**9
@@ -87,7 +87,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     return config.model_copy(
         update={
             "task": task,
-            **({"folder": str(Path(config.folder or ".").absolute())} if config.command else {}),
+            **({"folder": strip_sent_folder(str(locate_folder(Path(config.folder))))} if config.command else {}),
             "name": config.name or f"{Path(label).stem.lower().strip('_')}-{time.strftime('%Y%m%d-%H%M%S')}",
             "sampler": resolve_reference(config.sampler),
             "storage": config.storage.expanduser().absolute(),

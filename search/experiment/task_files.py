@@ -26,6 +26,7 @@ from searchlight.search.task_source import (
     find_loaded_modules,
     find_modules,
     load_task_source,
+    locate_folder,
 )
 from searchlight.search.tracking.provenance import compute_digests
 from searchlight.trainables.filesystem.paths import StoragePath
@@ -75,7 +76,7 @@ def find_source(config: SearchConfig) -> TaskSource:
         UsageError: The task cannot be used.
     """
     if config.command:
-        return TaskSource(config.task, None, "", find_code(config.command, Path(config.folder)))
+        return TaskSource(config.task, None, "", find_code(config.command, locate_folder(Path(config.folder))))
     return load_task_source(config.task)
 
 

@@ -392,6 +392,35 @@ def test_search_of_a_job_uses_the_code_that_the_next_job_sends(tmp_path, job, fo
     assert yaml.safe_load((search / "search.yaml").read_text())["task"] == about["config"]["task"] == kept
 
 
+@pytest.mark.parametrize("folder", ["", "mine"])
+@pytest.mark.parametrize("is_former", [False, True])
+def test_command_of_a_job_runs_in_the_folder_that_the_next_job_sends(tmp_path, job, folder, is_former):
+    sent = job("1", folder=folder).parent / folder
+    (sent / "train.py").write_text("print('first')")
+    command = {"command": [sys.executable, "train.py", "--lr={lr}"], "search": {"lr": "0.1..1"}}
+    given = {**command, "objective": "loss:min", "name": "one", "storage": tmp_path / "runs"}
+    planned = plan(load_config(given))
+    assert planned.command.folder == str(sent)
+    (search := planned.config.local_path).mkdir(parents=True)
+    create_search(planned).store.close()
+    copy_code(planned.source, search)
+    kept = yaml.safe_load((search / "search.yaml").read_text())["folder"]
+    assert kept == (folder or "."), "Ray unpacks the next job elsewhere"
+    if is_former:  # it kept the path into the folder of the first job
+        for file, form in ((search / "search.yaml", "folder: {}\n"), (search / "study.journal", '"folder":"{}"')):
+            text = file.read_text()
+            assert form.format(kept) in text
+            file.write_text(text.replace(form.format(kept), form.format(sent)))
+
+    sent = job("2", folder=folder).parent / folder
+    (sent / "train.py").write_text("print('second')")
+    again, held = open_search(search, {})
+    held.store.close()
+    assert again.command.folder == str(sent)
+    told = "train.py changed since one last ran, and the new code is used; the earlier code is in"
+    assert held.notes[:-1] == (f"{told} {search / 'code-1'}",)
+
+
 def test_search_of_a_job_resumes_outside_of_the_cluster(tmp_path, job, monkeypatch):
     search = begin_job(tmp_path, job)
     (own := tmp_path / "project" / "mine").mkdir(parents=True)
