@@ -1,6 +1,7 @@
 """Opens the study of a search: creates that of a new one, or resumes one and says what has changed."""
 
 import os
+import shlex
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,10 +11,12 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, distribution_to_json, json_to_distribution
 from optuna.trial import FrozenTrial
+from pydantic import ValidationError
 
+from searchlight.search.command.options import CommandOptions
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import build_resume_config, to_yaml
-from searchlight.search.errors import StoreError, UsageError
+from searchlight.search.errors import StoreError, UsageError, format_validation_errors
 from searchlight.search.execution.checkpoint_manager import CHECKPOINTS
 from searchlight.search.execution.cluster.local_machine import (
     leave_out_fp16,
@@ -26,13 +29,14 @@ from searchlight.search.experiment.plan import SearchPlan, build_plan, build_spa
 from searchlight.search.experiment.task_files import CODE, find_source, record_code
 from searchlight.search.folder.locations import check_writable
 from searchlight.search.formatting import log_model_command, pluralize
+from searchlight.search.option import list_options
 from searchlight.search.samplers.own import is_reference
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
 from searchlight.search.steering.state import build_state
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
-from searchlight.search.storage.study_store import find_store, open_store, read_search_yaml_value
+from searchlight.search.storage.study_store import find_store, open_store, read_search_yaml
 from searchlight.search.study.metadata import load_metadata
 from searchlight.search.study.record import read_commands
 from searchlight.search.study.study import SearchStudy, create_study
@@ -246,21 +250,39 @@ def _describe_copy(task: str, config: SearchConfig) -> list[str]:
 
 
 def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
-    """Check that a study in a database names the task of the search's folder, since its code will run.
+    """Check that a study in a database names the task and the command of the search's folder, since they will run.
 
     Other users may write to a database.
 
     Raises:
-        UsageError: It names another one.
+        UsageError: It names others.
     """
     if not (location / "search.yaml").exists():
         return
-    expected = read_search_yaml_value(location, "task")
+    kept = read_search_yaml(location)
+    expected = str(kept.get("task", ""))
     if expected not in ("", task, strip_sent_folder(task), config.task) and not _uses_copy(config):
         raise UsageError(
             f"the study of {location.name} must have the task of {location / 'search.yaml'}, {expected}, but has "
             f"{task}. Another user may have changed the study. If its task is right, write it into the file."
         )
+    keys = [known.key for known in list_options(CommandOptions) if not known.resumable]
+    try:
+        before = CommandOptions(**{key: kept[key] for key in keys if key in kept})
+    except ValidationError as error:
+        raise UsageError(*format_validation_errors(error, f"{location / 'search.yaml'}: ")) from error
+    for key in keys:
+        own, other = (_format_option(getattr(each, key)) for each in (before, config))
+        if own != other:
+            raise UsageError(
+                f"the study of {location.name} must have the {key} of {location / 'search.yaml'}, {own or 'none'}, "
+                f"but has {other or 'none'}. Another user may have changed the study. If it is right, write it into "
+                "the file."
+            )
+
+
+def _format_option(value: Any) -> str:
+    return shlex.join(value) if isinstance(value, tuple) else strip_sent_folder(str(value or ""))
 
 
 def _check_sampler(location: StoragePath, sampler: str) -> None:
@@ -269,7 +291,7 @@ def _check_sampler(location: StoragePath, sampler: str) -> None:
     Raises:
         UsageError: It names another one.
     """
-    if is_reference(sampler) and sampler != (expected := read_search_yaml_value(location, "sampler")):
+    if is_reference(sampler) and sampler != (expected := read_search_yaml(location).get("sampler")):
         raise UsageError(
             f"the study of {location.name} must have the sampler of {location / 'search.yaml'}, {expected or 'tpe'}, "
             f"but has {sampler}. Another user may have changed the study. Say which one is right with --sampler."

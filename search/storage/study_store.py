@@ -1,5 +1,7 @@
 """The storage of a study: a journal in the search's folder or a database, written by one driver at a time."""
 
+from typing import Any
+
 import yaml
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -99,17 +101,17 @@ def read_study_url(place: StoragePath) -> str:
     with journal.usage_errors():
         if journal.exists() or not path.exists():
             return ""
-    return read_search_yaml_value(place, "study")
+    return str(read_search_yaml(place).get("study", ""))
 
 
-def read_search_yaml_value(place: StoragePath, key: str) -> str:
-    """Return the value of `key` in search.yaml of the search at `place` as text, or "" if it has none.
+def read_search_yaml(place: StoragePath) -> dict[str, Any]:
+    """Return the options in search.yaml of the search at `place`, by their keys.
 
     Raises:
         UsageError: The file cannot be read.
     """
     path = place / "search.yaml"
     try:
-        return str(yaml.safe_load(path.read_text(encoding="utf-8")).get(key, ""))
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")).items())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError, RecursionError) as error:  # nested too deeply
         raise UsageError(f"{path} must say where the study is, but cannot be read: {format_reason(error)}.") from error

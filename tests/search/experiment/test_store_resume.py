@@ -76,6 +76,38 @@ def test_task_that_another_user_wrote_into_the_database_does_not_run(begun, tmp_
     assert (tmp_path / "ran").exists(), "the owner of the folder has allowed it"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("command", ["sh", "-c", "touch ran", "train.py"], "sh -c 'touch ran' train.py"),
+        ("folder", "/tmp", "/tmp"),
+        ("flags", "--other={value}", "--other={value}"),
+        ("resume_with", "; touch ran", "; touch ran"),
+    ],
+)
+def test_command_that_another_user_wrote_into_the_database_does_not_run(
+    empty_database, tmp_path, monkeypatch, key, value, told
+):
+    shutil.copy(empty_database, tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit('it must not train')")
+    monkeypatch.chdir(tmp_path)
+    command = {"command": [sys.executable, "train.py", "--lr", "{lr}"], "search": {"lr": "0.1..1"}}
+    options = {**command, "objective": "loss:min", "name": "one", "study": f"sqlite:///{tmp_path}/studies.db"}
+    planned = plan(load_config(options))
+    place = planned.config.local_path
+    place.mkdir(parents=True)
+    create_search(planned).store.close()
+    _, held = open_search(place, {"stop_grace": 3})  # which may change
+    metadata = held.study.metadata
+    held.study.save_metadata({**metadata, "config": {**metadata["config"], key: value}})
+    held.study.commit()
+    held.store.close()
+    with pytest.raises(UsageError) as refused:
+        open_search(place, {})
+    assert f"must have the {key} of {place / 'search.yaml'}, " in str(refused.value)
+    assert f"but has {told}. Another user may have changed the study." in str(refused.value)
+
+
 def test_study_in_a_database_uses_its_copy_of_the_task_until_the_file_is_back(begun, tmp_path, monkeypatch):
     source = tmp_path / "away.py"
     shutil.copy(TASKS / "toy.py", source)
