@@ -119,6 +119,8 @@ def build_resume_config(metadata: Mapping[str, Any], location: StoragePath, give
         "name": location.name,
         "quiet": False,
     }
+    if {**before, **given}.get("sampler") != "mixture":
+        before["trust"] = {}  # no other sampler takes it
     before["task"] = locate_task(before["task"], location)
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
 

@@ -1,5 +1,6 @@
 """The options of samplers."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from searchlight.search.formatting import join_words
 from searchlight.search.option import Options, option, wrap_in_list
 from searchlight.search.samplers.factory import SAMPLERS
 from searchlight.search.samplers.own import is_reference
+from searchlight.trainables.trust import Trust
 
 _sampler = partial(option, "Sampler")
 
@@ -39,3 +41,14 @@ class SamplerOptions(Options):
     warm_start: Annotated[list[str], BeforeValidator(wrap_in_list)] = _sampler(
         [], "SEARCH", "Learn from an earlier search, given by its name, its folder or mlflow:EXPERIMENT."
     )
+    trust: dict[str, Trust] = _sampler(
+        {},
+        "NAME=LEVEL",
+        "How near to its default --sampler mixture expects good values of a parameter: none, low, medium or high. "
+        "Default: what the task declares, else medium.",
+    )
+
+    def find_problems(self) -> Iterator[str]:
+        yield from super().find_problems()
+        if self.trust and self.sampler != "mixture":
+            yield f"--trust must come with --sampler mixture, but got {self.sampler}."

@@ -7,7 +7,6 @@ from pydantic import BeforeValidator
 
 from searchlight.search.option import Options, option, wrap_in_list
 from searchlight.search.space.constraints import parse_constraint
-from searchlight.trainables.trust import Trust
 
 
 def join_choices(value: Any) -> Any:
@@ -46,12 +45,6 @@ class SpaceOptions(Options):
     )
     defaults: dict[str, Any] = option(
         "Only in a YAML file", {}, "", "Values of searched parameters that stand for the task's defaults."
-    )
-    trust: dict[str, Trust] = _space(
-        {},
-        "NAME=LEVEL",
-        "How near to its default good values of a parameter are expected: none, low, medium or high. "
-        "Default: what the task declares, else medium.",
     )
     objective: Annotated[tuple[str, ...], BeforeValidator(wrap_in_list)] = _space(
         (),

@@ -35,6 +35,7 @@ def list_files(cli):
           "--try", "lr=0.02", "--try", "lr=0.03"],
          "--population must be at least 3 for the task's defaults and 2 points to try, but is 2: "
          "the trials beyond it are copies. Raise it or leave out a --try."),
+        (["toy.py:Toy", "--trust", "lr=high"], "--trust must come with --sampler mixture, but got tpe."),
         (["toy.py:Toy", "--grace-period", "40"], "--grace-period must be at most a trial's 9 epochs, but got 40."),
         (["toy.py:Toy", "--name", "n" * 300], f"--name must have at most 200 bytes, but got 300: {'n' * 20}..."),
         (["toy.py:Toy", "--experiment", "n" * 10_000, "--objective", "val/loss",

@@ -330,6 +330,15 @@ def test_search_without_yaml_and_task_resumes_from_copies(tmp_path, monkeypatch)
     assert (planned.config.local_path / "search.yaml").exists()
 
 
+def test_trust_stays_with_the_sampler_that_takes_it(tmp_path):
+    planned, held = start(tmp_path, sampler="mixture", trust={"lr": "high"})
+    held.store.close()
+    for given, expected in (({}, {"lr": "high"}), ({"sampler": "tpe"}, {})):
+        again, held = open_search(planned.config.local_path, given)
+        held.store.close()
+        assert again.config.trust == expected
+
+
 def test_more_trials_keep_the_size_of_the_population(tmp_path):
     planned, held = start(tmp_path, scheduler="pbt", trials=8)
     held.store.close()
