@@ -62,7 +62,7 @@ def build_search_params(config: Mapping[str, Any], about: Mapping[str, Any]) -> 
     # Prefixed, since the UI would otherwise mix these texts with the trials' values.
     space = {f"space/{name}": json_to_distribution(text) for name, text in about["searched"].items()}
     params |= {name: Parameter(name, distribution, {}) for name, distribution in space.items()}
-    return {name: str(value)[:LONGEST_PARAM] for name, value in params.items() if value not in (None, "", [])}
+    return {name: str(value)[:LONGEST_PARAM] for name, value in params.items() if value not in (None, "", [], {})}
 
 
 def build_version_tags(environment: Mapping[str, Any]) -> dict[str, str]:
