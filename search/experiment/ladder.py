@@ -109,6 +109,8 @@ def resume(
         values = read_yaml((folder / LADDER).read_text(encoding="utf-8"))
         if not values.get("command"):
             values["task"] = locate_task(values["task"], location)
+        if values.get("sampler") != "mixture":
+            values.pop("trust", None)  # no other sampler takes it
         config = load_config({**values, "name": location.name, "storage": location.parent})
         return _Climber(config, Uploader(folder, location), console).climb(show)
 

@@ -79,7 +79,7 @@ def create_search(plan: SearchPlan, publish: Callable[[], None] = lambda: None) 
     config = plan.config
     try:
         with storage_errors():
-            write_search_yaml(plan, config.task)
+            write_search_yaml(plan, {})
             warm_start.save(config.local_path, plan.warm.trials)
             earlier = warm_start.as_sampler_trials(plan.warm.trials, plan.space, plan.objective)
             sampler = plan.create_sampler_factory()
@@ -132,9 +132,9 @@ def _save_metadata(study: SearchStudy, plan: SearchPlan) -> None:
         study.enqueue(point)
 
 
-def write_search_yaml(plan: SearchPlan, task: str) -> None:
-    """Write all of search.yaml or nothing: it says where the study is."""
-    config = plan.config.model_copy(update={"task": task})
+def write_search_yaml(plan: SearchPlan, places: Mapping[str, str]) -> None:
+    """Write all of search.yaml or nothing: it says where the study is. It has the `places` of the task and folder."""
+    config = plan.config.model_copy(update=places)
     write_atomic(config.local_path / "search.yaml", to_yaml(config))
 
 
@@ -180,8 +180,9 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
     remove(config.local_path / "ray")
     # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
     lasting: dict[str, Any] = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}
-    task = strip_sent_folder(metadata["config"]["task"])
-    lasting |= {"task": task} if task != metadata["config"]["task"] else {}  # else a resume of an older version
+    places = {name: strip_sent_folder(metadata["config"].get(name) or "") for name in ("task", "folder")}
+    # Else this is the resume of a search of an older version, which kept a place in the folder of a job.
+    lasting |= {name: place for name, place in places.items() if place != (metadata["config"].get(name) or "")}
     if lasting:
         study.save_metadata({**study.metadata, "config": {**metadata["config"], **lasting}})
     trials = study.get_trials()
@@ -194,8 +195,8 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
         notes.append(f"MLflow is at {tracking_uri} now: new runs are created there")
     # The task may be in a working copy, which is removed at the end, in the folder of a job, or in the search's own
     # copy of a file that is put back later.
-    is_lasting = config.local_path == location and Path(task).is_absolute() and not _uses_copy(config)
-    write_search_yaml(plan, config.task if is_lasting else task)
+    is_lasting = config.local_path == location and Path(places["task"]).is_absolute() and not _uses_copy(config)
+    write_search_yaml(plan, {**places, **({"task": config.task} if is_lasting else {})})
     study.commit()
     search_trials = study.get_searched_trials()
     ended, runs = sum(trial.state.is_finished() for trial in search_trials), len(trials) - len(search_trials)
@@ -210,7 +211,7 @@ def _restore_plan(
     """Return the plan of a search that is resumed, and a line for each parameter that its task declares otherwise."""
     config = build_resume_config(metadata, location, given)
     if given.get("study"):
-        _check_task(location, metadata["config"]["task"], config)
+        _check_task(location, metadata["config"], config)
         if "sampler" not in given:
             _check_sampler(location, config.sampler)
     check_tracking(config, tracking_environment(metadata))
@@ -249,7 +250,7 @@ def _describe_copy(task: str, config: SearchConfig) -> list[str]:
     return [f"there is no {locate_file(former)}: the search uses its copy in {config.path / CODE}"]
 
 
-def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
+def _check_task(location: StoragePath, stored: Mapping[str, Any], config: SearchConfig) -> None:
     """Check that a study in a database names the task and the command of the search's folder, since they will run.
 
     Other users may write to a database.
@@ -259,30 +260,33 @@ def _check_task(location: StoragePath, task: str, config: SearchConfig) -> None:
     """
     if not (location / "search.yaml").exists():
         return
-    kept = read_search_yaml(location)
+    kept, task = read_search_yaml(location), stored["task"]
     expected = str(kept.get("task", ""))
     if expected not in ("", task, strip_sent_folder(task), config.task) and not _uses_copy(config):
         raise UsageError(
             f"the study of {location.name} must have the task of {location / 'search.yaml'}, {expected}, but has "
             f"{task}. Another user may have changed the study. If its task is right, write it into the file."
         )
-    keys = [known.key for known in list_options(CommandOptions) if not known.resumable]
-    try:
-        before = CommandOptions(**{key: kept[key] for key in keys if key in kept})
-    except ValidationError as error:
-        raise UsageError(*format_validation_errors(error, f"{location / 'search.yaml'}: ")) from error
-    for key in keys:
-        own, other = (_format_option(getattr(each, key)) for each in (before, config))
-        if own != other:
+    own, other = (_list_command_options(values, location) for values in (kept, stored))
+    for key, value in own.items():
+        if value != other[key]:
             raise UsageError(
-                f"the study of {location.name} must have the {key} of {location / 'search.yaml'}, {own or 'none'}, "
-                f"but has {other or 'none'}. Another user may have changed the study. If it is right, write it into "
-                "the file."
+                f"the study of {location.name} must have the {key} of {location / 'search.yaml'}, {value or 'none'}, "
+                f"but has {other[key] or 'none'}. Another user may have changed the study. If it is right, write it "
+                "into the file."
             )
 
 
-def _format_option(value: Any) -> str:
-    return shlex.join(value) if isinstance(value, tuple) else strip_sent_folder(str(value or ""))
+def _list_command_options(values: Mapping[str, Any], location: StoragePath) -> dict[str, str]:
+    """Return the options of a command in `values` as texts, without those that a resume may change."""
+    keys = [known.key for known in list_options(CommandOptions) if not known.resumable]
+    try:
+        options = CommandOptions(**{key: values[key] for key in keys if values.get(key) is not None})
+    except ValidationError as error:
+        raise UsageError(*format_validation_errors(error, f"{location / 'search.yaml'}: ")) from error
+    found = {key: getattr(options, key) for key in keys}
+    texts = {key: shlex.join(value) if isinstance(value, tuple) else str(value or "") for key, value in found.items()}
+    return {**texts, "folder": strip_sent_folder(options.folder)}
 
 
 def _check_sampler(location: StoragePath, sampler: str) -> None:

@@ -428,6 +428,8 @@ def test_command_of_a_job_runs_in_the_folder_that_the_next_job_sends(tmp_path, j
     assert again.command.folder == str(sent)
     told = "train.py changed since one last ran, and the new code is used; the earlier code is in"
     assert held.notes[:-1] == (f"{told} {search / 'code-1'}",)
+    assert yaml.safe_load((search / "search.yaml").read_text())["folder"] == kept
+    assert load_search(search).about["config"]["folder"] == kept
 
 
 def test_search_of_a_job_resumes_outside_of_the_cluster(tmp_path, job, monkeypatch):

@@ -108,6 +108,26 @@ def test_command_that_another_user_wrote_into_the_database_does_not_run(
     assert f"but has {told}. Another user may have changed the study." in str(refused.value)
 
 
+def test_command_of_a_job_resumes_elsewhere_and_in_the_next_job(empty_database, tmp_path, monkeypatch):
+    shutil.copy(empty_database, tmp_path)
+    jobs = tmp_path / "session_1" / "runtime_resources" / "working_dir_files"
+    folders = [jobs / "_ray_pkg_1", tmp_path / "project", jobs / "_ray_pkg_2"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text("raise SystemExit('it must not train')")
+    monkeypatch.chdir(folders[0])
+    command = {"command": [sys.executable, "train.py", "--lr", "{lr}"], "search": {"lr": "0.1..1"}}
+    study = {"study": f"sqlite:///{tmp_path}/studies.db", "storage": tmp_path / "runs", "name": "one"}
+    planned = plan(load_config({**command, **study, "objective": "loss:min"}))
+    planned.config.local_path.mkdir(parents=True)
+    create_search(planned).store.close()
+    for folder in folders[1:]:
+        monkeypatch.chdir(folder)
+        again, held = open_search(planned.config.local_path, {})
+        held.store.close()
+        assert again.command.folder == str(folder)
+
+
 def test_study_in_a_database_uses_its_copy_of_the_task_until_the_file_is_back(begun, tmp_path, monkeypatch):
     source = tmp_path / "away.py"
     shutil.copy(TASKS / "toy.py", source)
