@@ -25,6 +25,7 @@ SMALL = 1000
 LARGEST_COPY = 2**20  # bytes of a file that is copied, since a program may write to it; code and programs are links
 EXECUTABLE = 0o111
 CHANGES = (errno.ENOENT, errno.ENOTEMPTY)  # errors of a deletion while something else writes there
+OF_PROGRAM = (*CHANGES, errno.EACCES, errno.EPERM)  # the same in a folder of the program, which may take away rights
 QUIET_S = 0.5  # without a write, after which a checkpoint counts as complete
 LONGEST_SAVE_S = 5.0
 POLL_S = 0.1
@@ -67,12 +68,14 @@ class TrialFolder:
         """Create the folder with its links, or complete it if the program continues. Else only its output is kept."""
         with unwritable_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            if not self.can_continue:
-                for entry in self.path.iterdir():
-                    if entry.is_dir() and not entry.is_symlink():
-                        shutil.rmtree(entry)
-                    elif entry != self.output:
-                        entry.unlink()
+            entries = [] if self.can_continue else [*self.path.iterdir()]
+        for entry in entries:
+            is_folder = entry.is_dir() and not entry.is_symlink()
+            with unwritable_errors(entry, OF_PROGRAM if is_folder else ()):
+                if is_folder:
+                    shutil.rmtree(entry)
+                elif entry != self.output:
+                    entry.unlink()
         self._cut_half_report()
         if self._settings.link:
             for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
@@ -102,15 +105,16 @@ class TrialFolder:
         """Remove links to the user's files, copies that have not changed, and folders that have nothing else."""
         for folder, names, files in os.walk(self.path, topdown=False):
             for path in (Path(folder, name) for name in (*names, *files)):
+                is_folder = path.is_dir() and not path.is_symlink()
                 if path.is_symlink():
                     is_users = os.readlink(path).startswith(f"{self.source}{os.sep}")
                 else:  # a copy
                     origin = self.source / path.relative_to(self.path)
                     is_users = path.is_file() and _read_state(path) == _read_state(origin)
-                with unwritable_errors(path, CHANGES):
+                with unwritable_errors(path, OF_PROGRAM if is_folder or folder != str(self.path) else CHANGES):
                     if is_users:
                         path.unlink()
-                    elif path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+                    elif is_folder and not any(path.iterdir()):
                         path.rmdir()
 
     def read_shared_files(self) -> dict[str, tuple[int, int]]:

@@ -195,8 +195,7 @@ def synced(folder: StoragePath) -> Iterator[Path]:
         try:
             yield local
         finally:
-            with unwritable_errors(folder, of_content=(errno.ENOENT,)):  # of a link to nothing
-                upload(local, folder)
+            upload(local, folder)
 
 
 def copy(source: StoragePath, target: StoragePath) -> None:
@@ -221,7 +220,8 @@ def upload(source: Path, target: RemotePath, names: Sequence[str] | None = None)
     """Upload a file, or the files of a folder, or only those in `names`.
 
     Raises:
-        OSError: A file could not be uploaded. Others may have been.
+        UnwritableError: The bucket takes no files. Others may have been uploaded.
+        OSError: A file could not be read.
     """
     if not source.is_dir():
         _upload_file(source, target)
@@ -321,9 +321,10 @@ def _upload_file(source: Path, target: RemotePath) -> None:
     import pyarrow
 
     if not source.stat().st_size:
-        target.write_bytes(b"")
+        with unwritable_errors(target):
+            target.write_bytes(b"")
         return
-    with pyarrow.memory_map(str(source)) as file:
+    with pyarrow.memory_map(str(source)) as file, unwritable_errors(target):
         target.write_bytes(file.read_buffer())
 
 

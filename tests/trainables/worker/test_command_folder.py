@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,30 @@ def test_bucket_that_is_gone_interrupts_a_program(project, s3, monkeypatch):
     assert interrupted.reason.startswith(f"its folder cannot be read: [Errno {errno.EIO}] {s3}/trials/0")
 
 
+def test_file_of_a_program_that_cannot_be_read_fails_its_trial(project, s3):
+    project.write("import os; os.symlink('loop', 'loop'); print('loss 1')")
+    *_, failed = project.worker(trial_root=f"{s3}/trials").run(project.segment())
+    assert (failed.outcome, failed.unwritable) == ("failed", False)
+    assert os.strerror(errno.ELOOP) in failed.reason
+
+
+@pytest.mark.parametrize("call", ["rmtree", "iterdir"])
+def test_folder_that_its_program_has_closed_fails_its_trial(project, monkeypatch, call):
+    project.write("import os; os.makedirs('closed'); open('closed/file', 'w'); print('loss 1')")
+    worker = project.worker()
+    assert end([*worker.run(project.segment())]) == ("completed", "")
+    known = getattr(shutil if call == "rmtree" else Path, call)
+
+    def refuse(path, *arguments, **options):
+        if path.name == "closed":
+            raise PermissionError(errno.EACCES, "as for another user than root", str(path))
+        return known(path, *arguments, **options)
+
+    monkeypatch.setattr(shutil if call == "rmtree" else Path, call, refuse)
+    *_, failed = project.worker().run(project.segment())
+    assert (failed.outcome, failed.unwritable) == ("failed", False)
+
+
 def test_bucket_that_takes_no_files_interrupts_a_program(project, s3, monkeypatch):
     project.write("print('loss 1')")
     root = f"{s3}/trials"
@@ -194,6 +219,7 @@ def test_bucket_that_takes_no_files_interrupts_a_program(project, s3, monkeypatc
         reports = [*project.worker(trial_root=root).run(project.segment())]
     assert losses(reports) == [1.0]
     assert reports[-1].unwritable
-    said = f"its folder cannot be written: [Errno {errno.EIO}] {root}/0/output.txt: as the bucket says: '{root}/0'"
+    file = f"{root}/0/output.txt"
+    said = f"its folder cannot be written: [Errno {errno.EIO}] {file}: as the bucket says: '{file}'"
     assert end(reports) == ("interrupted", said)
     assert end([*project.worker(trial_root=root).run(project.segment())]) == ("completed", "")
