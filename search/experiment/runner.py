@@ -201,7 +201,7 @@ class _Driver:
         try:
             with ExitStack() as services:
                 services.callback(remove, folder / "ray")
-                # After an error, a lost lease must be known before the last upload.
+                # After an error, what waits to be written tells whether the lease is lost, before the last upload.
                 services.push(lambda kind, *_: self.opened.store.commit() if kind and self.opened else None)
                 # Before Ray: what a task cannot prepare is reported at once.
                 files = prepare_task_files(config, search_plan.source.task_class, search_plan.space)

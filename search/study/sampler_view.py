@@ -59,7 +59,7 @@ class SamplerView:
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         self._storage.set_trial_system_attr(trial_id, key, value)
-        if PICKLE in key:
+        if PICKLE in key and isinstance(value, str):
             self._pickles.add((trial_id, key, value))
 
     def _hide_pickles(self, trial: FrozenTrial) -> FrozenTrial:

@@ -20,7 +20,7 @@ UPDATER = {"optimizers": dict, "schedulers": list, "ema": dict | None, "loss_sca
 STATE = {
     "epoch": int,
     "midway": type(None),
-    "ahead": NUMBER,
+    "ahead": object,  # a task may count its samples with a tensor
     "best": NUMBER | None,
     "modules": {EACH: dict},
     "updaters": {EACH: UPDATER},
