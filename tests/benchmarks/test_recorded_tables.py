@@ -79,6 +79,17 @@ def test_run_that_stopped_at_its_target_is_better_the_sooner_it_did(tmp_path):
     assert finals[0].final == 0.5
     assert finals[0].values[0] > 1 >= problem.best
     assert finals[1].final > 1
+    assert problem.delivered == "config"
+
+
+def test_run_that_stopped_at_its_target_is_judged_alike_wherever_it_is_delivered(tmp_path):
+    """At the step where a run has stopped, others of its config may not have: their mean is no time to the target."""
+    curves = np.broadcast_to(np.array([0.9, 0.6, 0.6, 0.6]), (3, 2, 4))
+    times = np.array([[0.5, 1.0], [0.75, 0.75], [1.0, 1.0]])
+    problem = build_from_table(write_table(tmp_path, "algoperf_x", curves, ended=[[2, 2]] * 3, time_to_target=times))
+    config = {"lr": 1e-3, "batch": 8, "optimizer": "sgd"}
+    curve = next(c for seed in range(20) if (c := problem.curve(config, np.random.default_rng(seed))).values[1] == 0.5)
+    assert [problem.regret(curve, epoch) for epoch in (2, 3, 4)] == [0.75 - problem.best] * 3
 
 
 def test_table_without_curves_is_refused(tmp_path):

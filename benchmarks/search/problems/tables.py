@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,8 @@ class RecordedTable:
         if cost.size > 1:
             recorded = cost[kept] if cost.ndim == 2 else cost[kept][:, None]
             self.seconds = np.where(np.isfinite(recorded), recorded, np.nanmedian(recorded)) * self.seconds
-        if "time_to_target" in data:
+        self.has_target = "time_to_target" in data
+        if self.has_target:
             target = sign * float(self.meta["validation_target"])
             self.losses = _rank_by_target(self.losses, data["time_to_target"][kept], target)
 
@@ -82,7 +83,8 @@ def _rank_by_target(losses: Array, share: Array, target: float) -> Array:
 def build_from_table(file: Path) -> Problem:
     """Return the problem that replays the table in `file`. All steps are longer by the same factor.
 
-    The quality of a checkpoint is the mean over the runs of its config, since the seed of a run is noise.
+    The quality of a checkpoint is the mean over the runs of its config, since the seed of a run is noise. The time to a
+    target is that of a whole run, and no checkpoint has one. So a table with a target judges configs.
 
     Raises:
         ValueError: The table has no curves.
@@ -125,7 +127,8 @@ def build_from_table(file: Path) -> Problem:
     ends = clean[:, -1]
     worst = float(np.quantile(ends[np.isfinite(ends)], WORST))
     space = resolve_space(_build_config(table), {"epochs": steps, "precision": "fp32"}, {})
-    return Problem(table.name, is_held_out(table.name), space, steps, best, worst, curve)
+    delivered: Literal["checkpoint", "config"] = "config" if table.has_target else "checkpoint"
+    return Problem(table.name, is_held_out(table.name), space, steps, best, worst, curve, delivered)
 
 
 def _place(table: RecordedTable, configs: Array) -> Array:
