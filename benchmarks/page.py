@@ -77,7 +77,7 @@ STUDIES = {
     "steering": "4 min beside other work",
     "soak": "78 min beside other work",
     "check_durations": "25 min",
-    "suggestions_samplers": "6 min beside other work",
+    "suggestions_samplers": "2 min",
 }
 
 
