@@ -18,6 +18,11 @@ OF_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 class UnwritableError(OSError):
     """The storage takes nothing, of this trial or another: it is full, read-only, forbidden, broken or away."""
 
+    def __str__(self) -> str:
+        """Return the message of a bucket as it is, since it names its path already."""
+        reason = str(self.strerror)
+        return reason if self.filename and str(self.filename) in reason else super().__str__()
+
 
 class UnreadableError(UnwritableError):
     """The storage gives nothing, of this trial or another: it is forbidden, broken or away."""

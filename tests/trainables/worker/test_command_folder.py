@@ -180,7 +180,8 @@ def test_bucket_that_is_gone_interrupts_a_program(project, s3, monkeypatch):
     root = f"{s3}/trials?endpoint_override=http://127.0.0.1:1"
     (interrupted,) = project.worker(trial_root=root).run(project.segment())
     assert (interrupted.outcome, interrupted.unwritable) == ("interrupted", True)
-    assert interrupted.reason.startswith(f"its folder cannot be read: [Errno {errno.EIO}] {s3}/trials/0")
+    assert interrupted.reason.startswith(f"its folder cannot be read: {s3}/trials/0")
+    assert interrupted.reason.count(f"{s3}/trials/0") == 1
 
 
 def test_file_of_a_program_that_cannot_be_read_fails_its_trial(project, s3):
@@ -220,6 +221,6 @@ def test_bucket_that_takes_no_files_interrupts_a_program(project, s3, monkeypatc
     assert losses(reports) == [1.0]
     assert reports[-1].unwritable
     file = f"{root}/0/output.txt"
-    said = f"its folder cannot be written: [Errno {errno.EIO}] {file}: as the bucket says: '{file}'"
+    said = f"its folder cannot be written: {file}: as the bucket says"
     assert end(reports) == ("interrupted", said)
     assert end([*project.worker(trial_root=root).run(project.segment())]) == ("completed", "")
