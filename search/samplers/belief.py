@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -39,6 +40,18 @@ class RunningBelief(NamedTuple):
         scale = math.log if distribution.log else float
         center, width = scale(self.center), NEAR * (high - low)
         return lambda value: bool(abs(scale(value) - center) <= width)
+
+
+def draw_near(
+    random: np.random.RandomState, center: Any, width: float, name: str, distribution: BaseDistribution
+) -> Any:
+    """Draw from a normal distribution that is truncated to the range, on its scale. `width` is a share of it."""
+    transform = SearchSpaceTransform({name: distribution}, transform_0_1=True)
+    place = transform.transform({name: center})
+    while not 0 <= (drawn := random.normal(place[0], width)) <= 1:
+        pass
+    place[0] = drawn
+    return transform.untransform(place)[name]
 
 
 def find_contradiction(

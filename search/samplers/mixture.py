@@ -6,7 +6,7 @@ others: see docs/development/search-quality.md.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +17,16 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.private_api import SearchSpaceTransform
-from searchlight.search.samplers.belief import WIDTH, RunningBelief
+from searchlight.search.samplers.belief import draw_near
 from searchlight.search.samplers.predicted_ends import predict_ends
-from searchlight.search.samplers.tpe import INFEASIBLE, RUNNING, FastTPESampler, TrialTable, compute_log_density
+from searchlight.search.samplers.tpe import (
+    INFEASIBLE,
+    RUNNING,
+    DrawValue,
+    FastTPESampler,
+    TrialTable,
+    compute_log_density,
+)
 from searchlight.trainables.trust import Trust
 
 if TYPE_CHECKING:  # it imports torch, which the command line does without
@@ -68,47 +74,14 @@ class MixtureSampler(FastTPESampler):
         seed: Of the trial's random numbers.
         table: The trials of the study, as the sampler of another trial has left them.
         beliefs: By parameter. A parameter without one is drawn at random near the defaults of the others.
-
-    Attributes:
-        running_beliefs: What commands to the running search say, by parameter. They come before all else.
     """
 
     def __init__(self, seed: int, table: TrialTable | None = None, beliefs: Mapping[str, Belief] | None = None) -> None:
         super().__init__(seed, table)
         self._beliefs = {name: belief for name, belief in (beliefs or {}).items() if belief.trust != "none"}
-        self.running_beliefs: Mapping[str, RunningBelief] = {}
-        self._draw_value: Callable[[str, BaseDistribution], Any] | None = None
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        self._draw_value = None  # a proposal begins
-        return super().infer_relative_search_space(study, trial)
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        if self._draw_value is None:
-            self._draw_value = self._follow_beliefs(self._choose_proposal(study, trial), trial.number)
-        return self._draw_value(param_name, param_distribution)
-
-    def _follow_beliefs(
-        self, draw_value: Callable[[str, BaseDistribution], Any], number: int
-    ) -> Callable[[str, BaseDistribution], Any]:
-        """Return a function that draws some values near what commands say, and the others by `draw_value`."""
-        beliefs, draw = self.running_beliefs, self._rng.rng.random
-        near = {name for name, belief in beliefs.items() if draw() < belief.compute_share(number)}
-
-        def draw_believed(name: str, distribution: BaseDistribution) -> Any:
-            if name not in near:
-                return draw_value(name, distribution)
-            center = beliefs[name].center
-            is_choice = isinstance(distribution, CategoricalDistribution)
-            return center if is_choice else self._draw_near(center, WIDTH, name, distribution)
-
-        return draw_believed if near else draw_value
-
-    def _choose_proposal(self, study: Study, trial: FrozenTrial) -> Callable[[str, BaseDistribution], Any]:
-        """Return the function that draws the value of each parameter of this proposal."""
-        by_tpe = partial(super().sample_independent, study, trial)
+    def _choose_proposal(self, study: Study, trial: FrozenTrial) -> DrawValue:
+        by_tpe = super()._choose_proposal(study, trial)
         draw_random = partial(self._random_sampler.sample_independent, study, trial)
         near_defaults = partial(self._draw_near_default, draw_random) if self._beliefs else draw_random
         if len(study.directions) > 1:
@@ -154,16 +127,14 @@ class MixtureSampler(FastTPESampler):
                 gains[having] += good - others
         return candidates[int(gains.argmax())]
 
-    def _draw_near_default(
-        self, draw_random: Callable[[str, BaseDistribution], Any], name: str, distribution: BaseDistribution
-    ) -> Any:
+    def _draw_near_default(self, draw_random: DrawValue, name: str, distribution: BaseDistribution) -> Any:
         belief = self._beliefs.get(name)
         if belief is None:
             return draw_random(name, distribution)
         if isinstance(distribution, CategoricalDistribution):
             keeps = self._rng.rng.random() < KEPT[belief.trust]
             return belief.center if keeps else draw_random(name, distribution)
-        return self._draw_near(belief.center, WIDTHS[belief.trust], name, distribution)
+        return draw_near(self._rng.rng, belief.center, WIDTHS[belief.trust], name, distribution)
 
     def _change_some(self, params: Params, known: Mapping[str, BaseDistribution]) -> Params:
         """Return `params` with a random number of them changed, by steps of a random size."""
@@ -178,17 +149,8 @@ class MixtureSampler(FastTPESampler):
                 others = [choice for choice in distribution.choices if choice != params[name]]
                 drawn[name] = others[random.randint(len(others))]
             else:
-                drawn[name] = self._draw_near(params[name], step, name, distribution)
+                drawn[name] = draw_near(random, params[name], step, name, distribution)
         return drawn
-
-    def _draw_near(self, center: Any, width: float, name: str, distribution: BaseDistribution) -> Any:
-        """Draw from a normal distribution that is truncated to the range, on its scale. `width` is a share of it."""
-        transform = SearchSpaceTransform({name: distribution}, transform_0_1=True)
-        place = transform.transform({name: center})
-        while not 0 <= (drawn := self._rng.rng.normal(place[0], width)) <= 1:
-            pass
-        place[0] = drawn
-        return transform.untransform(place)[name]
 
 
 def find_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -> FrozenTrial | None:

@@ -1,6 +1,7 @@
 """Optuna's TPE, but it reads a trial only when it has changed, and compares candidates faster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from searchlight.search.private_api import (
     get_mixture,
     split_trials,
 )
+from searchlight.search.samplers.belief import WIDTH, RunningBelief, draw_near
 from searchlight.search.samplers.earlier import select_trials
+
+DrawValue = Callable[[str, BaseDistribution], Any]  # draws the value of a parameter
 
 COMPLETE, PRUNED, INFEASIBLE, RUNNING, OTHER = range(5)  # in the order in which TPE prefers them; it ignores OTHER
 
@@ -109,19 +113,48 @@ class FastTPESampler(TPESampler):
     Args:
         seed: Of the trial's random numbers.
         table: The trials of the study, as the sampler of another trial has left them.
+
+    Attributes:
+        running_beliefs: What commands to the running search say, by parameter. They come before all else.
     """
 
     def __init__(self, seed: int, table: TrialTable | None = None) -> None:
         super().__init__(seed=seed, multivariate=False, constant_liar=True)
+        self.running_beliefs: Mapping[str, RunningBelief] = {}
         self._table = table or TrialTable()
         self._split: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._draw_value: DrawValue | None = None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        self._draw_value = None  # a proposal begins
+        return super().infer_relative_search_space(study, trial)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
+        if self._draw_value is None:
+            self._draw_value = self._follow_beliefs(self._choose_proposal(study, trial), trial.number)
+        return self._draw_value(param_name, param_distribution)
+
+    def _choose_proposal(self, study: Study, trial: FrozenTrial) -> DrawValue:
+        """Return the function that draws the value of each parameter of this proposal."""
         if not self._has_learned(study, trial.number):
-            return self._random_sampler.sample_independent(study, trial, param_name, param_distribution)
-        return self._sample(study, trial, {param_name: param_distribution})[param_name]
+            return partial(self._random_sampler.sample_independent, study, trial)
+        return lambda name, distribution: self._sample(study, trial, {name: distribution})[name]
+
+    def _follow_beliefs(self, draw_value: DrawValue, number: int) -> DrawValue:
+        """Return a function that draws some values near what commands say, and the others by `draw_value`."""
+        beliefs, random = self.running_beliefs, self._rng.rng
+        near = {name for name, belief in beliefs.items() if random.random() < belief.compute_share(number)}
+
+        def draw_believed(name: str, distribution: BaseDistribution) -> Any:
+            if name not in near:
+                return draw_value(name, distribution)
+            center = beliefs[name].center
+            is_choice = isinstance(distribution, CategoricalDistribution)
+            return center if is_choice else draw_near(random, center, WIDTH, name, distribution)
+
+        return draw_believed if near else draw_value
 
     def _has_learned(self, study: Study, number: int) -> bool:
         """Split the trials that trial `number` learns from. Return False if there are too few."""

@@ -177,7 +177,7 @@ def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
 
 def _check_believe(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if not view.takes_beliefs:
-        raise UsageError("believe must be for --sampler mixture with one objective: use try or narrow here.")
+        raise UsageError("believe must be for --sampler tpe or mixture with one objective: use try or narrow here.")
     if not args["point"]:
         raise UsageError("a value must be given, such as lr=3e-4, but none is.")
     believed = {name: value for name, value in args["point"].items() if value is not None}

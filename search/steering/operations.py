@@ -53,7 +53,7 @@ OPERATIONS: Mapping[str, Operation] = {
         hint="lr=0.001, precision=bf16",
     ),
     "believe": Operation(
-        "With --sampler mixture, propose values near these, such as lr=3e-4, for a while, as long as results agree.",
+        "Propose values near these, such as lr=3e-4, for a while, as long as results agree.",
         {"point": Argument(dict[str, Scalar | None])}, undo=True,
     ),
     "avoid": Operation(

@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.samplers.belief import RunningBelief, find_contradiction
 from searchlight.search.samplers.distinct import DistinctSampler
-from searchlight.search.samplers.mixture import MixtureSampler
 from searchlight.search.samplers.own import OwnSampler
+from searchlight.search.samplers.tpe import FastTPESampler
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space
 from searchlight.search.steering.command import LogEntry
@@ -76,7 +76,7 @@ class SearchStudy:
         self.extrapolates = not isinstance(kind, TPESampler)
         self.takes_constraints = isinstance(kind, TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler)
         self.objectives = tuple(objectives)
-        self.takes_beliefs = isinstance(kind, MixtureSampler) and len(self.objectives) == 1
+        self.takes_beliefs = isinstance(kind, FastTPESampler) and len(self.objectives) == 1
         self.beliefs: Mapping[str, RunningBelief] = {}
         self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
         self._num_checked = 0
@@ -180,7 +180,7 @@ class SearchStudy:
 
     def _create_sampler(self, number: int, space: Space) -> DistinctSampler:
         sampler = self._sampler(number)
-        if isinstance(sampler, MixtureSampler):
+        if isinstance(sampler, FastTPESampler):
             sampler.running_beliefs = self.beliefs
         return DistinctSampler(sampler, space, self.allows)
 

@@ -222,9 +222,10 @@ def test_paused_search_frees_idle_gangs(make_searcher, tmp_path):
     assert freed == [1, 0]
 
 
-def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path):
+@pytest.mark.parametrize("sampler", ["tpe", "mixture"])
+def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path, sampler):
     (tmp_path / "mixed").mkdir()
-    study, store = create_study(tmp_path / "mixed", partial(create_sampler, "mixture", 0), [VAL_LOSS])
+    study, store = create_study(tmp_path / "mixed", partial(create_sampler, sampler, 0), [VAL_LOSS])
     driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     answer = driver.give("believe", why="a paper says so", point={"lr": "0.9"})
     assert answer.effect.startswith("half of the next proposals are near lr=0.9")

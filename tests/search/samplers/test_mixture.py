@@ -41,11 +41,11 @@ def propose(study, beliefs, numbers):
     return propose_with(study, {}, numbers, beliefs)
 
 
-def propose_with(study, running_beliefs, numbers, beliefs=None):
+def propose_with(study, running_beliefs, numbers, beliefs=None, name="mixture"):
     """Return the same, with what commands to the running search say."""
     proposals = []
     for number in numbers:
-        sampler = create_sampler("mixture", 0, number, beliefs=beliefs)
+        sampler = create_sampler(name, 0, number, beliefs=beliefs)
         sampler.running_beliefs = running_beliefs
         trial = make_trial({"lr": 1e-3, "layers": 1, "kind": "a"}, {}, TrialState.RUNNING)
         trial.number = 10_000 + number
