@@ -148,14 +148,17 @@ class Believing(Searchlight):
         super().__init__(problem, seed, sampler="mixture")
         point = problem.find_point(shift, seed)
         self._study = self._searcher.study
-        self._study.beliefs = {name: RunningBelief(value, 0) for name, value in point.items()}
+        self._study.beliefs = {name: (RunningBelief(value, 0),) for name, value in point.items()}
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
         goes_on = super().report(job, epoch, value)
         if not goes_on or epoch == job.until:
-            dropped = self._study.find_contradictions()
-            beliefs = self._study.beliefs.items()
-            self._study.beliefs = {name: belief for name, belief in beliefs if name not in dropped}
+            dropped = [(name, belief) for name, belief, _ in self._study.find_contradictions()]
+            left = {
+                name: tuple(belief for belief in held if (name, belief) not in dropped)
+                for name, held in self._study.beliefs.items()
+            }
+            self._study.beliefs = {name: held for name, held in left.items() if held}
         return goes_on
 
 

@@ -18,7 +18,7 @@ from searchlight.search.execution.cluster.resources import CapacityMonitor
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import HOUR
 from searchlight.search.folder.locations import local_path_of
-from searchlight.search.space.initial_points import parse_named_point
+from searchlight.search.space.initial_points import parse_beliefs, parse_named_point
 from searchlight.search.steering.allowed_space import list_regions
 from searchlight.search.steering.check import SearchView, check_command
 from searchlight.search.steering.command import LOG, Answer, Command, LogEntry
@@ -140,9 +140,11 @@ class Steering:
                 self._tried[command.id] = next(own, None)
         self._controls.kept = self._find_kept()
         self._stop_over_quota()
-        for name, why in self._study.find_contradictions().items():
-            if name in self._study.beliefs:  # else, the first command has led to one for it already
-                self._apply(Command("believe", {"point": {name: None}}, DRIVER, why))
+        for name, belief, why in self._study.find_contradictions():
+            held = self._study.beliefs.get(name, ())
+            if belief in held:  # else, the first command has led to one for it already
+                left = [other.center for other in held if other != belief]
+                self._apply(Command("believe", {"point": {name: left or None}}, DRIVER, why))
 
     def _free_idle_gangs(self) -> None:
         if self._controls.is_paused or len(self._study.live) >= (self._controls.concurrency or math.inf):
@@ -204,10 +206,8 @@ class Steering:
             return replace(command, args={"command": ids.get(named, named)})
         if (told := command.args.get("point")) is None:
             return command
-        point = parse_named_point(self._space, {name: value for name, value in told.items() if value is not None})
-        if command.operation == "believe":
-            point = {name: None if value is None else point[name] for name, value in told.items()}
-        return replace(command, args={**command.args, "point": point})
+        parse = parse_beliefs if command.operation == "believe" else parse_named_point
+        return replace(command, args={**command.args, "point": parse(self._space, told)})
 
     def _apply(self, command: Command) -> LogEntry:
         problem = ""

@@ -42,6 +42,21 @@ class RunningBelief(NamedTuple):
         return lambda value: bool(abs(scale(value) - center) <= width)
 
 
+Beliefs = Mapping[str, Sequence[RunningBelief]]  # by parameter, of which good values may be near several centers
+
+
+def choose_centers(beliefs: Beliefs, number: int, random: np.random.RandomState) -> dict[str, Any]:
+    """Return the centers near which trial `number` has values, by parameter, without those that it draws as ever."""
+    chosen = dict[str, Any]()
+    for name, held in beliefs.items():
+        shares = np.array([belief.compute_share(number) for belief in held])
+        # The share is that of the newest belief, so that more centers leave as much to the sampler.
+        ends = shares.cumsum() / shares.sum() * shares.max()
+        if (index := int(np.searchsorted(ends, random.random(), side="right"))) < len(held):
+            chosen[name] = held[index].center
+    return chosen
+
+
 def draw_near(
     random: np.random.RandomState, center: Any, width: float, name: str, distribution: BaseDistribution
 ) -> Any:

@@ -1,6 +1,6 @@
 """Optuna's TPE, but it reads a trial only when it has changed, and compares candidates faster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from searchlight.search.private_api import (
     get_mixture,
     split_trials,
 )
-from searchlight.search.samplers.belief import WIDTH, RunningBelief, draw_near
+from searchlight.search.samplers.belief import WIDTH, Beliefs, choose_centers, draw_near
 from searchlight.search.samplers.earlier import select_trials
 
 DrawValue = Callable[[str, BaseDistribution], Any]  # draws the value of a parameter
@@ -120,7 +120,7 @@ class FastTPESampler(TPESampler):
 
     def __init__(self, seed: int, table: TrialTable | None = None) -> None:
         super().__init__(seed=seed, multivariate=False, constant_liar=True)
-        self.running_beliefs: Mapping[str, RunningBelief] = {}
+        self.running_beliefs: Beliefs = {}
         self._table = table or TrialTable()
         self._split: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._draw_value: DrawValue | None = None
@@ -144,17 +144,16 @@ class FastTPESampler(TPESampler):
 
     def _follow_beliefs(self, draw_value: DrawValue, number: int) -> DrawValue:
         """Return a function that draws some values near what commands say, and the others by `draw_value`."""
-        beliefs, random = self.running_beliefs, self._rng.rng
-        near = {name for name, belief in beliefs.items() if random.random() < belief.compute_share(number)}
+        random = self._rng.rng
+        centers = choose_centers(self.running_beliefs, number, random)
 
         def draw_believed(name: str, distribution: BaseDistribution) -> Any:
-            if name not in near:
+            if name not in centers:
                 return draw_value(name, distribution)
-            center = beliefs[name].center
             is_choice = isinstance(distribution, CategoricalDistribution)
-            return center if is_choice else draw_near(random, center, WIDTH, name, distribution)
+            return centers[name] if is_choice else draw_near(random, centers[name], WIDTH, name, distribution)
 
-        return draw_believed if near else draw_value
+        return draw_believed if centers else draw_value
 
     def _has_learned(self, study: Study, number: int) -> bool:
         """Split the trials that trial `number` learns from. Return False if there are too few."""

@@ -47,6 +47,36 @@ def describe_points(space: Space, points: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def zip_points(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return points that have all `values` together. A parameter with fewer of them repeats its last one."""
+    longest = max(map(len, values.values()), default=0)
+    return [{name: each[min(n, len(each) - 1)] for name, each in values.items()} for n in range(longest)]
+
+
+def parse_beliefs(space: Space, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values to believe in by parameter: one, a list of several different ones, or None for no value.
+
+    Args:
+        told: The same. A text may have several values, separated by commas.
+
+    Raises:
+        UsageError: They are not values of trials. The message has a line for each problem.
+    """
+    lists = {name: value.split(",") if isinstance(value, str) else list_believed(value) for name, value in told.items()}
+    given = {name: values for name, values in lists.items() if values}
+    found = {name: list[Any]() for name in told}
+    for point in zip_points(given):
+        parsed = parse_named_point(space, point)
+        for name in given:
+            found[name] += [parsed[name]] if parsed[name] not in found[name] else []
+    return {name: values if len(values) > 1 else (values or [None])[0] for name, values in found.items()}
+
+
+def list_believed(told: Any) -> list[Any]:
+    """Return the values of what `parse_beliefs` returns for a parameter."""
+    return told if isinstance(told, list) else [] if told is None else [told]
+
+
 def parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
     searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
     values, problems = dict[str, Any](), list[str]()

@@ -8,7 +8,8 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError
-from searchlight.search.formatting import format_trials, pluralize
+from searchlight.search.formatting import format_trials, join_words, pluralize
+from searchlight.search.space.initial_points import list_believed, zip_points
 from searchlight.search.space.search_space import Space
 from searchlight.search.steering.allowed_space import check_rest, list_regions, parse_region_of
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -180,13 +181,24 @@ def _check_believe(args: Mapping[str, Any], view: SearchView) -> list[str]:
         raise UsageError("believe must be for --sampler tpe or mixture with one objective: use try or narrow here.")
     if not args["point"]:
         raise UsageError("a value must be given, such as lr=3e-4, but none is.")
-    believed = {name: value for name, value in args["point"].items() if value is not None}
-    if not believed:  # the driver says so
-        return [f"{', '.join(args['point'])} is believed no more"]
-    told = ", ".join(f"{name}={value}" for name, value in believed.items())
-    is_allowed = are_allowed(list_regions(view.state, view.space), believed)
+    held, new, dropped = view.state.get_beliefs(), dict[str, list[Any]](), list[str]()
+    for name, told in args["point"].items():
+        values, before = list_believed(told), [belief.center for belief in held.get(name, ())]
+        gone = [value for value in before if value not in values]
+        if not values:
+            dropped.append(name)
+        elif gone and all(value in before for value in values):
+            dropped.append(f"{name}={join_words([*map(str, gone)])}")
+        else:
+            new[name] = values
+    effects = [f"{', '.join(dropped)} is believed no more"] if dropped else []
+    if not new:
+        return effects
+    near = ", ".join(f"{name}={join_words([*map(str, values)], 'or')}" for name, values in new.items())
+    effects.append(f"half of the next proposals are near {near}, then fewer, and none once results contradict it")
+    is_allowed = any(are_allowed(list_regions(view.state, view.space), point) for point in zip_points(new))
     warnings = [] if is_allowed else ["a region to avoid has these values: no trial is proposed there"]
-    return [f"half of the next proposals are near {told}, then fewer, and none once results contradict it", *warnings]
+    return ["; ".join(effects), *warnings]
 
 
 def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.samplers.belief import RunningBelief
+from searchlight.search.space.initial_points import list_believed
 from searchlight.search.steering.command import Command, LogEntry
 from searchlight.search.steering.region import Region
 
@@ -37,13 +38,18 @@ class SteeringState:
         given = (dict.fromkeys(command.args["trials"], command.args["epochs"]) for command in self.find("extend"))
         return sum(map(Counter, given), Counter())
 
-    def get_beliefs(self) -> dict[str, RunningBelief]:
-        """Return what is believed about parameters. A later command replaces an earlier one, also by nothing."""
-        found: dict[str, RunningBelief | None] = {}
+    def get_beliefs(self) -> dict[str, tuple[RunningBelief, ...]]:
+        """Return what is believed about parameters. A later command replaces an earlier one, also by nothing.
+
+        One that only drops some values of a parameter leaves the others as they were.
+        """
+        found: dict[str, tuple[RunningBelief, ...]] = {}
         for command in self.find("believe"):
-            for name, value in command.args["point"].items():
-                found[name] = None if value is None else RunningBelief(value, self.trials.get(command.id, 0))
-        return {name: belief for name, belief in found.items() if belief is not None}
+            for name, told in command.args["point"].items():
+                values, held = list_believed(told), {belief.center: belief for belief in found.get(name, ())}
+                new = {value: RunningBelief(value, self.trials.get(command.id, 0)) for value in values}
+                found[name] = tuple((held if new.keys() < held.keys() else new)[value] for value in new)
+        return {name: beliefs for name, beliefs in found.items() if beliefs}
 
     @property
     def pause(self) -> Command | None:

@@ -10,7 +10,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISample
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.samplers.belief import RunningBelief, find_contradiction
+from searchlight.search.samplers.belief import Beliefs, RunningBelief, find_contradiction
 from searchlight.search.samplers.distinct import DistinctSampler
 from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.samplers.tpe import FastTPESampler
@@ -77,7 +77,7 @@ class SearchStudy:
         self.takes_constraints = isinstance(kind, TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler)
         self.objectives = tuple(objectives)
         self.takes_beliefs = isinstance(kind, FastTPESampler) and len(self.objectives) == 1
-        self.beliefs: Mapping[str, RunningBelief] = {}
+        self.beliefs: Beliefs = {}
         self._confirming: list[int] = []  # numbers of confirming runs, ascending, below `_num_checked`
         self._num_checked = 0
         self._storage = storage
@@ -184,13 +184,14 @@ class SearchStudy:
             sampler.running_beliefs = self.beliefs
         return DistinctSampler(sampler, space, self.allows)
 
-    def find_contradictions(self) -> dict[str, str]:
-        """Return why results contradict beliefs, by parameter, of those that they contradict."""
+    def find_contradictions(self) -> list[tuple[str, RunningBelief, str]]:
+        """Return the beliefs that results contradict: the parameter, the belief, and why."""
         if not self.beliefs:
-            return {}
+            return []
         trials, direction = self._study.get_trials(deepcopy=False), self._study.direction
-        found = {name: find_contradiction(name, belief, trials, direction) for name, belief in self.beliefs.items()}
-        return {name: reason for name, reason in found.items() if reason}
+        pairs = [(name, belief) for name, held in self.beliefs.items() for belief in held]
+        found = [(*pair, find_contradiction(*pair, trials, direction)) for pair in pairs]
+        return [each for each in found if each[-1]]
 
     def get_next_number(self) -> int:
         """Return the number of the next copy."""

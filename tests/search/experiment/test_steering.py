@@ -229,7 +229,7 @@ def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path,
     driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     answer = driver.give("believe", why="a paper says so", point={"lr": "0.9"})
     assert answer.effect.startswith("half of the next proposals are near lr=0.9")
-    assert study.beliefs == {"lr": RunningBelief(0.9, 0)}
+    assert study.beliefs == {"lr": (RunningBelief(0.9, 0),)}
     begun = 0
     while study.beliefs:
         segment = driver.searcher.suggest(f"t{begun}")["segment"]
@@ -264,6 +264,26 @@ def test_beliefs_that_the_same_results_contradict_are_dropped_once(tmp_path):
     driver.steering.update_trials()
     dropped = [entry.command.args["point"] for entry in driver.steering.log[1:]]
     assert dropped == [{"lr": None}, {"decay": None}]
+    store.close()
+
+
+def test_one_of_several_values_is_believed_no_more_once_results_contradict_it(tmp_path):
+    study, store = create_study(tmp_path, partial(create_sampler, "tpe", 0), [VAL_LOSS])
+    driver = Driver(searcher_over(study, tmp_path, 60), tmp_path)
+    told = driver.give("believe", point={"lr": "0.9,0.1,0.5"}).effect
+    assert told.startswith("half of the next proposals are near lr=0.9, 0.1 or 0.5")
+    for value in [0.9] * 5 + [0.1] * 5 + [0.5] * 5:
+        number = study.create_copy(driver.searcher.space, {"lr": value}, {})
+        study.report(number, 1, value, {"metrics": {"val/loss": value}})
+        study.end(number, "pruned")
+    driver.steering.update_trials()
+    assert study.beliefs == {"lr": (RunningBelief(0.1, 0), RunningBelief(0.5, 0))}, "as old as they were"
+    assert driver.told[-1].endswith(": lr=0.9 is believed no more")
+    driver.give("believe", point={"lr": 0.1})
+    assert study.beliefs == {"lr": (RunningBelief(0.1, 0),)}
+    assert driver.told[-1].endswith(": lr=0.5 is believed no more")
+    driver.give("believe", point={"lr": [0.1, 0.2]})
+    assert study.beliefs == {"lr": (RunningBelief(0.1, 15), RunningBelief(0.2, 15))}, "it begins anew"
     store.close()
 
 

@@ -1,6 +1,7 @@
 """What commands say about parameters: proposals follow it for a while, and results may contradict it."""
 
 import random
+from functools import partial
 
 import pytest
 from optuna.study import StudyDirection
@@ -10,6 +11,7 @@ from searchlight.search.samplers.belief import HALVED, SHARE, RunningBelief, fin
 from tests.search.samplers.test_mixture import SPACE, make_study, make_trial, propose_with
 
 LR = RunningBelief(3e-5, 100)
+LATER = partial(RunningBelief, since=20_000)  # after all proposals of these tests
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "mixture"])
@@ -19,7 +21,7 @@ def test_values_near_a_belief_are_proposed_less_and_less(sampler):
         return sum(each["lr"] < 1e-4 for each in found), sum(each["kind"] == "c" for each in found)
 
     def believe(since):
-        return {"lr": RunningBelief(3e-5, since), "kind": RunningBelief("c", since)}
+        return {"lr": [RunningBelief(3e-5, since)], "kind": [RunningBelief("c", since)]}
 
     untold, told, fading = count_near({}), count_near(believe(10_200)), count_near(believe(10_100))
     assert told[0] > fading[0] + 10 > untold[0] + 20
@@ -28,9 +30,23 @@ def test_values_near_a_belief_are_proposed_less_and_less(sampler):
     assert [LR.compute_share(100 + n * HALVED) for n in range(3)] == [SHARE, SHARE / 2, SHARE / 4]
 
 
+def test_several_values_share_the_proposals_of_one():
+    def count(beliefs):
+        found = propose_with(make_study([]), {"kind": beliefs}, range(300), name="tpe")
+        return [sum(each["kind"] == kind for each in found) for kind in ("a", "b", "c")]
+
+    (_, _, alone), (equal_a, equal_b, equal_c) = count([LATER("c")]), count([LATER("a"), LATER("c")])
+    assert equal_b == pytest.approx(50, abs=15), "half of the proposals, of three kinds"
+    assert equal_a == pytest.approx(125, abs=20)
+    assert equal_c == pytest.approx(125, abs=20)
+    assert alone == pytest.approx(200, abs=20)
+    faded_a, _, newer_c = count([RunningBelief("a", 9_960), LATER("c")])
+    assert newer_c > faded_a + 70, "the newer one has most of the share"
+
+
 def test_proposals_without_a_belief_are_those_of_before():
     study = make_study([])
-    assert propose_with(study, {}, range(20)) == propose_with(study, {"other": LR}, range(20))
+    assert propose_with(study, {}, range(20)) == propose_with(study, {"other": [LR]}, range(20))
 
 
 def play(losses_near, losses_elsewhere, diverged=0):
