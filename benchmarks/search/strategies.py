@@ -139,16 +139,19 @@ class Searchlight:
 
 
 class Believing(Searchlight):
-    """Searchlight with `mixture`, whose user believes at the start in a point that is `shift` off the optimum.
+    """Searchlight whose user believes at the start in points that are `shifts` off the optimum.
 
     As in a search, a belief that results contradict is dropped.
     """
 
-    def __init__(self, problem: Problem, seed: int, shift: float) -> None:
-        super().__init__(problem, seed, sampler="mixture")
-        point = problem.find_point(shift, seed)
+    def __init__(self, problem: Problem, seed: int, *shifts: float) -> None:
+        super().__init__(problem, seed, sampler="tpe")
+        points = [problem.find_point(shift, seed) for shift in shifts]
         self._study = self._searcher.study
-        self._study.beliefs = {name: (RunningBelief(value, 0),) for name, value in point.items()}
+        self._study.beliefs = {
+            name: [RunningBelief(value, 0) for value in dict.fromkeys(point[name] for point in points)]
+            for name in points[0]
+        }
 
     def report(self, job: Job, epoch: int, value: float) -> bool:
         goes_on = super().report(job, epoch, value)
@@ -234,6 +237,7 @@ SIDES: dict[str, Make] = {
     "believe-optimum": lambda problem, seed: Believing(problem, seed, 0.0),
     "believe-near": lambda problem, seed: Believing(problem, seed, 0.1),
     "believe-wrong": lambda problem, seed: Believing(problem, seed, 0.5),
+    "believe-both": lambda problem, seed: Believing(problem, seed, 0.1, 0.5),  # one near, and one wrong
     "asha": lambda problem, seed: Searchlight(problem, seed, scheduler="asha"),
     "asha-stop": lambda problem, seed: Searchlight(problem, seed, scheduler="asha-stop"),
     "median": lambda problem, seed: Searchlight(problem, seed, scheduler="median"),
