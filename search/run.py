@@ -296,7 +296,7 @@ def _select_given(options: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: A text has no name, or two texts of an option give a name different values.
     """
     given = {key: value for key, value in options.items() if value not in (None, False, ())}
-    pairs = {key: given[key] for key in ("resources", "set", "search", "trust") if key in given}
+    pairs = {key: given[key] for key in ("resources", "set", "search", "trust", "believe") if key in given}
     if problems := [line for key, texts in pairs.items() for line in find_pair_problems(texts, option_name(key))]:
         raise UsageError(*problems)
     return given | {key: dict(text.split("=", 1) for text in texts) for key, texts in pairs.items()}

@@ -42,7 +42,7 @@ def load_config(given: dict[str, Any], file: Path | None = None) -> SearchConfig
     if gone := find_retired_keys(from_file):
         raise UsageError(*(f"{file}: {key} is gone. Use {REPLACED[option_name(key)]}." for key in gone))
     values = translate_retired_keys({**from_file, **given})
-    for key in ("set", "search", "resources", "trust"):
+    for key in ("set", "search", "resources", "trust", "believe"):
         # An option changes one parameter and keeps the others of the file.
         of_file = from_file.get(key) or {}
         if not isinstance(of_file, dict):

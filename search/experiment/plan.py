@@ -28,7 +28,8 @@ from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
 from searchlight.search.folder.locations import check_location
-from searchlight.search.samplers.factory import sampler_factory
+from searchlight.search.formatting import join_words
+from searchlight.search.samplers.factory import TAKING_BELIEFS, sampler_factory
 from searchlight.search.samplers.mixture import build_beliefs
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
@@ -36,7 +37,7 @@ from searchlight.search.schedulers.factory import create_scheduler
 from searchlight.search.space import function_config
 from searchlight.search.space.constraints import Constraint
 from searchlight.search.space.fidelity import UNLIMITED
-from searchlight.search.space.initial_points import describe_points, initial_points
+from searchlight.search.space.initial_points import describe_points, initial_points, parse_beliefs
 from searchlight.search.space.objectives import HasObjectives, Objective, parse_objectives
 from searchlight.search.space.search_space import Space, resolve_space
 from searchlight.search.storage.study_store import create_backend
@@ -165,6 +166,7 @@ def plan(config: SearchConfig) -> SearchPlan:
     if config.defaults:
         notes += (f"the defaults of this search are {', '.join(f'{n}={v}' for n, v in config.defaults.items())}",)
     search_plan = replace(search_plan, notes=notes)
+    _check_beliefs(search_plan)
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
@@ -184,6 +186,20 @@ def plan(config: SearchConfig) -> SearchPlan:
     warm = load_warm_start(config.warm_start, search_plan.space, search_plan.objective, tracking_uri)
     first += [point for point in warm.best if point not in first][: fresh - len(first)]
     return replace(search_plan, first=tuple(first), warm=warm)
+
+
+def _check_beliefs(search_plan: SearchPlan) -> None:
+    """Raise a UsageError if the search cannot follow the beliefs of its user."""
+    config, objectives = search_plan.config, search_plan.objectives
+    if config.believe and config.sampler not in TAKING_BELIEFS:
+        takes = join_words(TAKING_BELIEFS, "or")
+        raise UsageError(f"--believe must come with --sampler {takes}, but got {config.sampler}.")
+    if config.believe and len(objectives) > 1:
+        raise UsageError(f"--believe must come with one --objective, but got {len(objectives)}.")
+    try:
+        parse_beliefs(search_plan.space, config.believe)
+    except UsageError as error:
+        raise UsageError(*(f"--believe {problem}" for problem in error.problems)) from error
 
 
 def build_space(config: SearchConfig, source: TaskSource) -> Space:

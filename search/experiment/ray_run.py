@@ -140,6 +140,8 @@ def run_on_ray(
     steering = start(
         Steering(searcher, config.path, halt, finish, progress.say, progress.warn, capacity, free, describe)
     )
+    if plan.config.believe:
+        steering.believe(plan.config.believe)
     page.commands = steering.log
     stoppers.start_timer(stop.asked)
     settings = _gang_settings(plan, cluster, registry, files, audit.request if audit else None)

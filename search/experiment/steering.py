@@ -4,11 +4,12 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from optuna.trial import TrialState
 
@@ -33,6 +34,7 @@ from searchlight.trainables.task import TaskConfig
 READ_S = 1.0  # interval at which the folder of commands is read
 KEEP_S = 600.0  # how long an answer lies there for its client; the log has it for good
 LAST_S = 2.0  # the same at the end of the search
+OPTION = "option-believe"  # the id of the command that --believe stands for
 DRIVER = "searchlight"  # the author of the commands that the driver gives itself
 
 
@@ -107,6 +109,11 @@ class Steering:
     def receive(self, command: Command) -> None:
         """Let `apply_waiting` apply a command. Another thread may call this."""
         self._arrived.put(command)
+
+    def believe(self, point: Mapping[str, Any]) -> None:
+        """Believe in what the options of the search say, unless it has done so before it was resumed."""
+        if all(entry.command.id != OPTION for entry in self.log):
+            self._apply(Command("believe", {"point": point}, id=OPTION))
 
     def apply_waiting(self) -> None:
         """Apply the commands that have arrived. Call this in the thread that writes to the study."""

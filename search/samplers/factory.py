@@ -70,6 +70,8 @@ SAMPLERS = {  # by the names on the command line
     "random": SamplerKind(lambda seeds: RandomSampler(seed=seeds.trial)),
 }
 
+TAKING_BELIEFS = ("tpe", "mixture")
+
 
 def sampler_factory(name: str, seed: int, beliefs: Mapping[str, Belief] | None = None) -> Callable[[int], BaseSampler]:
     """Return `create_sampler` for a study. Its samplers share what they have read of the study's trials.

@@ -47,6 +47,11 @@ class SamplerOptions(Options):
         "How near to its default --sampler mixture expects good values of a parameter: none, low, medium or high. "
         "Default: what the task declares, else medium.",
     )
+    believe: dict[str, Any] = _sampler(
+        {},
+        "NAME=VALUE,...",
+        "Propose half of the first values near these, as long as results agree. For --sampler tpe or mixture.",
+    )
 
     def find_problems(self) -> Iterator[str]:
         yield from super().find_problems()

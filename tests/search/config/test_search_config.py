@@ -247,10 +247,18 @@ def test_each_option_reaches_the_config_by_its_key():
     words = [word for option in options for word in ([option.name, "a=b"] if option.metavar else [option.name])]
     given = main.make_context("run.py", words).params
     repeatable = {"constraint", "metric", "objective", "patch", "resources", "search", "set", "to", "trust", "try"}
-    repeatable |= {"warm_start", "sizes", "target", "exponent"}
+    repeatable |= {"believe", "warm_start", "sizes", "target", "exponent"}
     for option in options:
         text = "a=b" if option.metavar else True
         assert given[option.key] == ((text,) if option.key in repeatable else text)
+
+
+def test_beliefs_of_the_command_line_join_those_of_a_file(tmp_path):
+    (tmp_path / "search.yaml").write_text("believe: {policy_lr: [0.001, 0.0001], precision: bf16}\n")
+    words = ["arc", "--config", str(tmp_path / "search.yaml"), "--believe", "precision=fp32,bf16", "--dry-run"]
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0, shown.stderr
+    assert yaml.safe_load(shown.stdout)["believe"] == {"policy_lr": [0.001, 0.0001], "precision": "fp32,bf16"}
 
 
 def test_trust_of_the_command_line_joins_that_of_a_file(tmp_path):

@@ -287,6 +287,18 @@ def test_one_of_several_values_is_believed_no_more_once_results_contradict_it(tm
     store.close()
 
 
+def test_search_believes_once_in_what_its_options_say(tmp_path):
+    study, store = create_study(tmp_path, partial(create_sampler, "tpe", 0), [VAL_LOSS])
+    driver = Driver(searcher_over(study, tmp_path, 60), tmp_path)
+    driver.steering.believe({"lr": "0.9,0.1"})
+    assert study.beliefs == {"lr": (RunningBelief(0.9, 0), RunningBelief(0.1, 0))}
+    driver.give("undo", command="1")
+    later = Driver(searcher_over(study, tmp_path, 60), tmp_path)
+    later.steering.believe({"lr": "0.9,0.1"})  # a resumed search has the same options
+    assert later.study.beliefs == {}
+    store.close()
+
+
 def test_belief_is_undone(make_searcher, tmp_path):
     (tmp_path / "mixed").mkdir()
     study, store = create_study(tmp_path / "mixed", partial(create_sampler, "mixture", 0), [VAL_LOSS])
