@@ -24,7 +24,12 @@ from searchlight.trainables.checkpoint import directory, file
 from searchlight.trainables.checkpoint.file import CheckpointError
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, parse_path
-from searchlight.trainables.filesystem.storage_errors import UnwritableError, get_storage_errno, unreadable_errors
+from searchlight.trainables.filesystem.storage_errors import (
+    UnwritableError,
+    get_storage_errno,
+    is_outage,
+    unreadable_errors,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -102,13 +107,19 @@ def load(path: StoragePath) -> dict[str, Any]:
 
 
 def fill(state: dict[str, Any], layouts: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return `state`, the content of a checkpoint, with its tensors. Shard those that `layouts` has."""
+    """Return `state`, the content of a checkpoint, with its tensors. Shard those that `layouts` has.
+
+    Raises:
+        CheckpointError: Its tensors cannot be read from its files.
+        UnreadableError: Its storage cannot be read.
+    """
     from torch.distributed.tensor import distribute_tensor
 
     rest = {key: value for key, value in state.items() if key != FOLDER}
     tensors: dict[str, Tensor] = {}
     if FOLDER in state:
-        with local_copy(parse_path(state[FOLDER])) as folder:
+        path = parse_path(state[FOLDER])
+        with unreadable_errors(path), local_copy(path) as folder:
             tensors = _read_tensors(rest, folder, layouts)
 
     def place(key: str, value: Any) -> Any:
@@ -141,6 +152,8 @@ def _read_tensors(state: dict[str, Any], folder: Path, layouts: Mapping[str, Ten
         try:
             state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
         except CheckpointException as error:  # a BaseException, which no caller catches
+            if outage := next((cause for cause, _ in error.failures.values() if is_outage(cause, folder)), None):
+                raise outage from error
             raise CheckpointError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
     return tensors
 

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import sharded
 from searchlight.trainables.filesystem.paths import compute_digest
+from searchlight.trainables.filesystem.storage_errors import UnreadableError
 from tests.trainables.training.sharded_tasks import SETTINGS, make_split, stop_and_save
 from tests.trainables.training.trials import flip_bit
 
@@ -63,6 +66,26 @@ def test_damaged_sharded_checkpoint_is_refused(pair, tmp_path, capsys):  # H81
     about.write_text(json.dumps({"files": {}}))
     refuse_to_load(path, "must have .metadata and state.pt, but has no .metadata")
     assert "unpickled" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EIO, UnreadableError, rf"\[Errno {errno.EIO}\] as the disk says: '{{path}}'"),
+        (errno.ENOENT, checkpoint.CheckpointError, "{path} cannot be read: .*as the disk says"),
+    ],
+)
+def test_tensors_that_the_disk_does_not_give_are_no_damage(pair, tmp_path, monkeypatch, number, kind, message):
+    path = tmp_path / "epoch.pt"
+    pair.run(stop_and_save, SETTINGS, None, str(path))
+
+    def refuse(*_: Any) -> None:
+        raise OSError(number, "as the disk says")
+
+    monkeypatch.setattr(FileSystemReader, "read_data", refuse)
+    with pytest.raises(kind, match=message.format(path=path)):
+        sharded.fill(checkpoint.load(path), {})
 
 
 def save_apart(rank: int, folder: Path) -> str:
