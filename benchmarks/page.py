@@ -42,7 +42,7 @@ MARKED = re.compile(r"(<!-- generated: (\S+) -->\n).*?(?=<!-- end -->)", re.DOTA
 STUDIES = {
     "recorded_tables": "10 min beside other work",
     "recorded_defaults": "200 CPU-minutes",
-    "recorded_defaults_32": "120 CPU-minutes",
+    "recorded_defaults_32": "150 CPU-minutes",
     "recorded_defaults_128": "10 min beside other work",
     "recorded_smac": "20 CPU-minutes",
     "beliefs": "half an hour beside other work",
