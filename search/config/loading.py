@@ -22,6 +22,7 @@ from searchlight.search.option import (
     translate_retired_keys,
     wrap_in_list,
 )
+from searchlight.search.samplers.options import list_ignored
 from searchlight.search.samplers.own import resolve_reference
 from searchlight.search.schedulers.pbt import default_population
 from searchlight.search.storage.study_store import resolve_url
@@ -119,8 +120,8 @@ def build_resume_config(metadata: Mapping[str, Any], location: StoragePath, give
         "name": location.name,
         "quiet": False,
     }
-    if {**before, **given}.get("sampler") != "mixture":
-        before["trust"] = {}  # no other sampler takes it
+    for key in list_ignored({**before, **given}.get("sampler", "")):
+        before[key] = {}
     before["task"] = locate_task(before["task"], location)
     return load_config({**{key: value for key, value in before.items() if value is not None}, **given})
 

@@ -27,6 +27,7 @@ from searchlight.search.folder.working_copy import downloaded_copy, working_copy
 from searchlight.search.formatting import SCHEMA, format_duration, pluralize
 from searchlight.search.option import read_yaml
 from searchlight.search.reporting.console.tables import create_console
+from searchlight.search.samplers.options import list_ignored
 from searchlight.search.scaling.size import (
     RESOURCES,
     UNNAMED,
@@ -109,8 +110,8 @@ def resume(
         values = read_yaml((folder / LADDER).read_text(encoding="utf-8"))
         if not values.get("command"):
             values["task"] = locate_task(values["task"], location)
-        if values.get("sampler") != "mixture":
-            values.pop("trust", None)  # no other sampler takes it
+        for key in list_ignored(values.get("sampler", "")):
+            values.pop(key, None)
         config = load_config({**values, "name": location.name, "storage": location.parent})
         return _Climber(config, Uploader(folder, location), console).climb(show)
 

@@ -28,8 +28,7 @@ from searchlight.search.execution.confirmation import ConfirmationPlan
 from searchlight.search.experiment.task_files import resolve_task
 from searchlight.search.experiment.warm_start import WarmStart, load_warm_start
 from searchlight.search.folder.locations import check_location
-from searchlight.search.formatting import join_words
-from searchlight.search.samplers.factory import TAKING_BELIEFS, sampler_factory
+from searchlight.search.samplers.factory import sampler_factory
 from searchlight.search.samplers.mixture import build_beliefs
 from searchlight.search.schedulers.base import Scheduler
 from searchlight.search.schedulers.confirmation import default_runs
@@ -166,7 +165,6 @@ def plan(config: SearchConfig) -> SearchPlan:
     if config.defaults:
         notes += (f"the defaults of this search are {', '.join(f'{n}={v}' for n, v in config.defaults.items())}",)
     search_plan = replace(search_plan, notes=notes)
-    _check_beliefs(search_plan)
     first = initial_points(search_plan.space, config.try_, config.trials)
     fresh = search_plan.schedule.max_fresh_trials or config.trials
     if len(first) > fresh:
@@ -190,14 +188,11 @@ def plan(config: SearchConfig) -> SearchPlan:
 
 def _check_beliefs(search_plan: SearchPlan) -> None:
     """Raise a UsageError if the search cannot follow the beliefs of its user."""
-    config, objectives = search_plan.config, search_plan.objectives
-    if config.believe and config.sampler not in TAKING_BELIEFS:
-        takes = join_words(TAKING_BELIEFS, "or")
-        raise UsageError(f"--believe must come with --sampler {takes}, but got {config.sampler}.")
-    if config.believe and len(objectives) > 1:
+    beliefs, objectives = search_plan.config.believe, search_plan.objectives
+    if beliefs and len(objectives) > 1:
         raise UsageError(f"--believe must come with one --objective, but got {len(objectives)}.")
     try:
-        parse_beliefs(search_plan.space, config.believe)
+        parse_beliefs(search_plan.space, beliefs)
     except UsageError as error:
         raise UsageError(*(f"--believe {problem}" for problem in error.problems)) from error
 
@@ -219,11 +214,12 @@ def build_new_plan(config: SearchConfig, source: TaskSource, space: Space) -> Se
     """Return the plan of a search over `space` that has not begun. One that has is resumed whatever its names are.
 
     Raises:
-        UsageError: As for `build_plan`, or MLflow would refuse a name.
+        UsageError: As for `build_plan`, or MLflow would refuse a name, or a belief is not one in values of the space.
     """
     search_plan = build_plan(config, source, space)
     if config.tracker == "mlflow" and (refused := [*find_refused_names(config.experiment, search_plan.objectives)]):
         raise UsageError(*refused)
+    _check_beliefs(search_plan)
     return search_plan
 
 

@@ -112,8 +112,16 @@ class Steering:
 
     def believe(self, point: Mapping[str, Any]) -> None:
         """Believe in what the options of the search say, unless it has done so before it was resumed."""
-        if all(entry.command.id != OPTION for entry in self.log):
-            self._apply(Command("believe", {"point": point}, id=OPTION))
+        if any(entry.command.id == OPTION for entry in self.log):
+            return
+        believed = dict[str, list[Any]]()
+        for name, told in point.items():
+            try:
+                believed |= parse_beliefs(self._space, {name: told})
+            except UsageError as error:  # the nodes have narrowed the space
+                self._warn(f"--believe {' '.join(error.problems)}")
+        if believed:
+            self._apply(Command("believe", {"point": believed}, id=OPTION))
 
     def apply_waiting(self) -> None:
         """Apply the commands that have arrived. Call this in the thread that writes to the study."""
@@ -148,10 +156,8 @@ class Steering:
         self._controls.kept = self._find_kept()
         self._stop_over_quota()
         for name, belief, why in self._study.find_contradictions():
-            held = self._study.beliefs.get(name, ())
-            if belief in held:  # else, the first command has led to one for it already
-                left = [other.center for other in held if other != belief]
-                self._apply(Command("believe", {"point": {name: left or None}}, DRIVER, why))
+            if belief in self._study.beliefs.get(name, ()):  # else, the first command has led to one for it already
+                self._apply(Command("believe", {"point": {name: [belief.center]}, "drop": True}, DRIVER, why))
 
     def _free_idle_gangs(self) -> None:
         if self._controls.is_paused or len(self._study.live) >= (self._controls.concurrency or math.inf):
@@ -174,7 +180,8 @@ class Steering:
             self._gangs.set_limits(self._limits.trials, self._controls.concurrency)
         regions = list_regions(state, self._space)
         self._study.allows = partial(are_allowed, regions) if regions else None
-        self._study.beliefs = state.get_beliefs()
+        # A search may be resumed with a sampler that follows none.
+        self._study.beliefs = state.get_beliefs() if self._study.takes_beliefs else {}
 
     def _find_kept(self) -> frozenset[int]:
         full = (self._tried.get(command.id) for command in self._state.find("try") if command.args.get("full"))

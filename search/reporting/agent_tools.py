@@ -131,7 +131,7 @@ class AgentTools:
         """Preview a command, and commit it in a second call with the token of the preview alone.
 
         Operations and their args: stop and keep {"trials": [3]}, extend {"trials": [3], "epochs": 2},
-        avoid {"region": "lr>=0.1"}, believe {"point": {"lr": 0.001}}, narrow {"ranges": {"lr": "1e-4..1e-2"}},
+        avoid {"region": "lr>=0.1"}, believe {"point": {"lr": [0.001, 0.01]}}, narrow {"ranges": {"lr": "1e-4..1e-2"}},
         budget {"trials": 80}, pause, continue, finish, undo {"command": ID or number}. Points are for `propose`.
         """
         self._check_steers()

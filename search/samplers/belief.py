@@ -51,7 +51,7 @@ def choose_centers(beliefs: Beliefs, number: int, random: np.random.RandomState)
     for name, held in beliefs.items():
         shares = np.array([belief.compute_share(number) for belief in held])
         # The share is that of the newest belief, so that more centers leave as much to the sampler.
-        ends = shares.cumsum() / shares.sum() * shares.max()
+        ends = shares.cumsum() / (shares.sum() or 1.0) * shares.max()  # shares fade to 0
         if (index := int(np.searchsorted(ends, random.random(), side="right"))) < len(held):
             chosen[name] = held[index].center
     return chosen
@@ -70,7 +70,7 @@ def draw_near(
 
 
 def find_contradiction(
-    name: str, belief: RunningBelief, trials: Sequence[FrozenTrial], direction: StudyDirection
+    name: str, belief: RunningBelief, trials: Sequence[FrozenTrial], losses: Mapping[int, float]
 ) -> str:
     """Return why results contradict a belief, or "" if they do not.
 
@@ -78,14 +78,12 @@ def find_contradiction(
     that diverged, or had no result, is worse than all others.
 
     Args:
-        trials: As samplers see them. Those that have not ended and wait at no rung are left out.
+        trials: As samplers see them.
+        losses: What `compute_losses` returns for these trials.
     """
-    states = TrialState.COMPLETE, TrialState.PRUNED
-    ended = [trial for trial in trials if trial.state in states and trial.number >= 0]  # not of earlier searches
-    losses = _compute_losses(ended, direction)
     near, others = list[float](), list[float]()
     build_test = functools.cache(belief.build_test)  # one for most searches, which may have thousands of trials
-    for trial in ended:
+    for trial in trials:
         if name in trial.params and trial.number in losses:
             is_near = build_test(trial.distributions[name])
             (near if is_near(trial.params[name]) else others).append(losses[trial.number])
@@ -99,8 +97,13 @@ def find_contradiction(
     return f"{len(near)} trials near {name}={belief.center} are worse than {len(others)} others, p = {doubt:.1g}"
 
 
-def _compute_losses(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Mapping[int, float]:
-    """Return the predicted end of each trial by number, less is better, and infinity for one without an end."""
+def compute_losses(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Mapping[int, float]:
+    """Return the predicted end of each trial by number, less is better, and infinity for one without an end.
+
+    Trials that have not ended and wait at no rung are left out, and those of earlier searches.
+    """
+    states = TrialState.COMPLETE, TrialState.PRUNED
+    trials = [trial for trial in trials if trial.state in states and trial.number >= 0]
     curves = {
         trial.number: trial.intermediate_values
         for trial in trials

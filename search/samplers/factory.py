@@ -47,16 +47,17 @@ class Seeds:
 
 @dataclass(frozen=True)
 class SamplerKind:
-    """How a sampler is created, and whether it can optimize several objectives."""
+    """How a sampler is created, and whether it can optimize several objectives, and follow what users believe."""
 
     create: Callable[[Seeds], BaseSampler]
     takes_several_objectives: bool = True
+    takes_beliefs: bool = False
 
 
 SAMPLERS = {  # by the names on the command line
-    "mixture": SamplerKind(lambda seeds: MixtureSampler(seeds.trial, seeds.table, seeds.beliefs)),
+    "mixture": SamplerKind(lambda seeds: MixtureSampler(seeds.trial, seeds.table, seeds.beliefs), takes_beliefs=True),
     # Independent: multivariate TPE finds worse configs (benchmarks/notes/search-variants.md).
-    "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table)),
+    "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table), takes_beliefs=True),
     "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
     "cmaes": SamplerKind(lambda seeds: ReplayedCmaEsSampler(seeds.trial), takes_several_objectives=False),
     # One sequence for the whole search, since only a whole sequence fills the space evenly.
@@ -70,7 +71,7 @@ SAMPLERS = {  # by the names on the command line
     "random": SamplerKind(lambda seeds: RandomSampler(seed=seeds.trial)),
 }
 
-TAKING_BELIEFS = ("tpe", "mixture")
+TAKING_BELIEFS = [name for name, kind in SAMPLERS.items() if kind.takes_beliefs]
 
 
 def sampler_factory(name: str, seed: int, beliefs: Mapping[str, Belief] | None = None) -> Callable[[int], BaseSampler]:

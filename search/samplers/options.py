@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 
 from searchlight.search.formatting import join_words
 from searchlight.search.option import Options, option, wrap_in_list
-from searchlight.search.samplers.factory import SAMPLERS
+from searchlight.search.samplers.factory import SAMPLERS, TAKING_BELIEFS
 from searchlight.search.samplers.own import is_reference
 from searchlight.trainables.trust import Trust
 
@@ -25,6 +25,11 @@ def parse_sampler(value: Any) -> Any:
         return value
     names = join_words([*SAMPLERS, "like my_samplers.py:make_sampler"], "or")
     raise ValueError(f"must be {names}, but got {value!r}")
+
+
+def list_ignored(sampler: str) -> list[str]:
+    """Return the keys of the options that a sampler does not take."""
+    return [*(["trust"] if sampler != "mixture" else []), *(["believe"] if sampler not in TAKING_BELIEFS else [])]
 
 
 class SamplerOptions(Options):
@@ -50,10 +55,12 @@ class SamplerOptions(Options):
     believe: dict[str, Any] = _sampler(
         {},
         "NAME=VALUE,...",
-        "Propose half of the first values near these, as long as results agree. For --sampler tpe or mixture.",
+        "Propose half of the first values near these, as long as results agree. For --sampler mixture or tpe.",
     )
 
     def find_problems(self) -> Iterator[str]:
         yield from super().find_problems()
         if self.trust and self.sampler != "mixture":
             yield f"--trust must come with --sampler mixture, but got {self.sampler}."
+        if self.believe and self.sampler not in TAKING_BELIEFS:
+            yield f"--believe must come with --sampler {join_words(TAKING_BELIEFS, 'or')}, but got {self.sampler}."

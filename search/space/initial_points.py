@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.formatting import pluralize
 from searchlight.search.space.search_space import Space
+from searchlight.search.space.space_parsing import COMMA
 
 
 def initial_points(space: Space, given: Sequence[Mapping[str, Any]], trials: int) -> list[dict[str, Any]]:
@@ -47,54 +48,63 @@ def describe_points(space: Space, points: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def zip_points(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return points that have all `values` together. A parameter with fewer of them repeats its last one."""
-    longest = max(map(len, values.values()), default=0)
-    return [{name: each[min(n, len(each) - 1)] for name, each in values.items()} for n in range(longest)]
-
-
-def parse_beliefs(space: Space, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to believe in by parameter: one, a list of several different ones, or None for no value.
+def parse_beliefs(space: Space, told: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the different values that a user believes in, by parameter.
 
     Args:
-        told: The same. A text may have several values, separated by commas.
+        told: A value by parameter, or a list of them, or a text with several values between commas.
 
     Raises:
-        UsageError: They are not values of trials. The message has a line for each problem.
+        UsageError: They are not values of searched parameters. The message has a line for each problem.
     """
-    lists = {name: value.split(",") if isinstance(value, str) else list_believed(value) for name, value in told.items()}
-    given = {name: values for name, values in lists.items() if values}
-    found = {name: list[Any]() for name in told}
-    for point in zip_points(given):
-        parsed = parse_named_point(space, point)
-        for name in given:
-            found[name] += [parsed[name]] if parsed[name] not in found[name] else []
-    return {name: values if len(values) > 1 else (values or [None])[0] for name, values in found.items()}
+    found, problems = dict[str, list[Any]](), list[str]()
+    for name, value in told.items():
+        values = value if isinstance(value, list) else _split_values(space, name, value)
+        if not values:
+            problems.append(f"{name} must have a value, but has none.")
+        for each in values:
+            try:
+                parsed = _parse_value(space, name, each)
+                found.setdefault(name, []).extend([parsed] if parsed not in found.get(name, []) else [])
+            except UsageError as error:
+                problems.extend(problem for problem in error.problems if problem not in problems)
+    if problems:
+        raise UsageError(*problems)
+    return found
 
 
-def list_believed(told: Any) -> list[Any]:
-    """Return the values of what `parse_beliefs` returns for a parameter."""
-    return told if isinstance(told, list) else [] if told is None else [told]
+def _split_values(space: Space, name: str, value: Any) -> list[Any]:
+    """Return the values between commas, but a choice that has commas itself, such as [64,64], as one value."""
+    try:
+        _parse_value(space, name, value)
+    except UsageError:
+        return [part.strip() for part in COMMA.split(value)] if isinstance(value, str) else [value]
+    return [value]
+
+
+def _parse_value(space: Space, name: str, text: Any) -> Any:
+    """Return the value of a searched parameter.
+
+    Raises:
+        UsageError: The parameter is not searched, or its range does not contain the value.
+    """
+    searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
+    if name in constants:
+        raise UsageError(f"{name} must be searched, but it is fixed to {constants[name]}. Leave it out.")
+    if name not in searched:
+        raise UsageError(f"{name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, searched)}")
+    value = space.value_parser(name)(text)
+    if not searched[name].contains(value):
+        raise UsageError(f"{name} must lie in the searched range, {searched[name]}, but got {text}.")
+    return value
 
 
 def parse_named_point(space: Space, named: Mapping[str, Any]) -> dict[str, Any]:
     searched, constants = {parameter.name: parameter for parameter in space.parameters}, space.fixed_values()
     values, problems = dict[str, Any](), list[str]()
     for name, text in named.items():
-        if name in constants:
-            problems.append(
-                f"{name} must be searched, but it is fixed to {constants[name]}. Leave it out of the point."
-            )
-            continue
-        if name not in searched:
-            problems.append(
-                f"{name} must name a parameter, but there is no {name!r}. {suggest_nearest(name, searched)}"
-            )
-            continue
         try:
-            values[name] = space.value_parser(name)(text)
-            if not searched[name].contains(values[name]):
-                problems.append(f"{name} must lie in the searched range, {searched[name]}, but got {text}.")
+            values[name] = _parse_value(space, name, text)
         except UsageError as error:
             problems.extend(error.problems)
     if problems:

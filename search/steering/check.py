@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_trials, join_words, pluralize
-from searchlight.search.space.initial_points import list_believed, zip_points
+from searchlight.search.samplers.factory import TAKING_BELIEFS
 from searchlight.search.space.search_space import Space
 from searchlight.search.steering.allowed_space import check_rest, list_regions, parse_region_of
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -178,27 +178,21 @@ def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
 
 def _check_believe(args: Mapping[str, Any], view: SearchView) -> list[str]:
     if not view.takes_beliefs:
-        raise UsageError("believe must be for --sampler tpe or mixture with one objective: use try or narrow here.")
+        takes = join_words(TAKING_BELIEFS, "or")
+        raise UsageError(f"believe must be for --sampler {takes} with one objective: use try or narrow here.")
     if not args["point"]:
         raise UsageError("a value must be given, such as lr=3e-4, but none is.")
-    held, new, dropped = view.state.get_beliefs(), dict[str, list[Any]](), list[str]()
-    for name, told in args["point"].items():
-        values, before = list_believed(told), [belief.center for belief in held.get(name, ())]
-        gone = [value for value in before if value not in values]
-        if not values:
-            dropped.append(name)
-        elif gone and all(value in before for value in values):
-            dropped.append(f"{name}={join_words([*map(str, gone)])}")
-        else:
-            new[name] = values
-    effects = [f"{', '.join(dropped)} is believed no more"] if dropped else []
-    if not new:
-        return effects
-    near = ", ".join(f"{name}={join_words([*map(str, values)], 'or')}" for name, values in new.items())
-    effects.append(f"half of the next proposals are near {near}, then fewer, and none once results contradict it")
-    is_allowed = any(are_allowed(list_regions(view.state, view.space), point) for point in zip_points(new))
-    warnings = [] if is_allowed else ["a region to avoid has these values: no trial is proposed there"]
-    return ["; ".join(effects), *warnings]
+    told = ", ".join(f"{name}={join_words([*map(str, values)], 'or')}" for name, values in args["point"].items())
+    pairs = [(name, value) for name, values in args["point"].items() for value in values]
+    if args.get("drop"):
+        held = [(name, belief.center) for name, beliefs in view.state.get_beliefs().items() for belief in beliefs]
+        if unknown := [f"{name}={value}" for name, value in pairs if (name, value) not in held]:
+            raise UsageError(f"a value to drop must be one that is believed in, but got {' and '.join(unknown)}.")
+        return [f"{told} is believed no more"]
+    regions = list_regions(view.state, view.space)
+    avoided = [f"{name}={value}" for name, value in pairs if not are_allowed(regions, {name: value})]
+    warnings = [f"a region to avoid has {' and '.join(avoided)}: no trial is proposed there"] if avoided else []
+    return [f"half of the next proposals are near {told}, then fewer, and none once results contradict it", *warnings]
 
 
 def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:

@@ -54,7 +54,10 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "believe": Operation(
         "Propose values near these, such as lr=3e-4 or lr=3e-4,1e-2, for a while, as long as results agree.",
-        {"point": Argument(dict[str, Scalar | list[Scalar] | None])}, undo=True,
+        {
+            "point": Argument(dict[str, Scalar | list[Scalar]]),
+            "drop": Argument(bool | None, "Believe in these values no more."),
+        }, undo=True,
     ),
     "avoid": Operation(
         'Propose no trial in REGION, such as "batch_size>=512 and width>=1024".', {"region": Argument(str)}, undo=True

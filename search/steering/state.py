@@ -8,7 +8,6 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from searchlight.search.samplers.belief import RunningBelief
-from searchlight.search.space.initial_points import list_believed
 from searchlight.search.steering.command import Command, LogEntry
 from searchlight.search.steering.region import Region
 
@@ -39,17 +38,19 @@ class SteeringState:
         return sum(map(Counter, given), Counter())
 
     def get_beliefs(self) -> dict[str, tuple[RunningBelief, ...]]:
-        """Return what is believed about parameters. A later command replaces an earlier one, also by nothing.
-
-        One that only drops some values of a parameter leaves the others as they were.
-        """
+        """Return what is believed about parameters. A later command replaces an earlier one, or drops values of it."""
         found: dict[str, tuple[RunningBelief, ...]] = {}
         for command in self.find("believe"):
+            since = self.trials.get(command.id, 0)
             for name, told in command.args["point"].items():
-                values, held = list_believed(told), {belief.center: belief for belief in found.get(name, ())}
-                new = {value: RunningBelief(value, self.trials.get(command.id, 0)) for value in values}
-                found[name] = tuple((held if new.keys() < held.keys() else new)[value] for value in new)
-        return {name: beliefs for name, beliefs in found.items() if beliefs}
+                values = told if isinstance(told, list) else [told]  # logs of older versions have one
+                if told is None:  # with which they dropped all values
+                    found[name] = ()
+                elif command.args.get("drop"):
+                    found[name] = tuple(held for held in found.get(name, ()) if held.center not in values)
+                else:
+                    found[name] = tuple(RunningBelief(value, since) for value in values)
+        return {name: held for name, held in found.items() if held}
 
     @property
     def pause(self) -> Command | None:

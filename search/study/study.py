@@ -10,7 +10,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIIISampler, NSGAIISample
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from searchlight.search.samplers.belief import Beliefs, RunningBelief, find_contradiction
+from searchlight.search.samplers.belief import Beliefs, RunningBelief, compute_losses, find_contradiction
 from searchlight.search.samplers.distinct import DistinctSampler
 from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.samplers.tpe import FastTPESampler
@@ -188,9 +188,10 @@ class SearchStudy:
         """Return the beliefs that results contradict: the parameter, the belief, and why."""
         if not self.beliefs:
             return []
-        trials, direction = self._study.get_trials(deepcopy=False), self._study.direction
+        trials = self._study.get_trials(deepcopy=False)
+        losses = compute_losses(trials, self._study.direction)
         pairs = [(name, belief) for name, held in self.beliefs.items() for belief in held]
-        found = [(*pair, find_contradiction(*pair, trials, direction)) for pair in pairs]
+        found = [(*pair, find_contradiction(*pair, trials, losses)) for pair in pairs]
         return [each for each in found if each[-1]]
 
     def get_next_number(self) -> int:

@@ -12,6 +12,7 @@ from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.median_stopping import MedianStoppingScheduler
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.state import build_state
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_outcome
 from searchlight.trainables.task import searchable
@@ -241,7 +242,7 @@ def test_belief_is_followed_until_results_contradict_it(make_searcher, tmp_path,
     assert len(near) >= 4
     assert "believe by searchlight" in driver.told[-1]
     assert "trials near lr=0.9 are worse than" in driver.told[-1]
-    assert driver.told[-1].endswith("lr is believed no more")
+    assert driver.told[-1].endswith("lr=0.9 is believed no more")
     later = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     assert later.study.beliefs == {}, "the log has it"
     store.close()
@@ -263,7 +264,8 @@ def test_beliefs_that_the_same_results_contradict_are_dropped_once(tmp_path):
         study.end(number, "pruned")
     driver.steering.update_trials()
     dropped = [entry.command.args["point"] for entry in driver.steering.log[1:]]
-    assert dropped == [{"lr": None}, {"decay": None}]
+    assert dropped == [{"lr": [0.9]}, {"decay": [0.9]}]
+    assert study.beliefs == {}
     store.close()
 
 
@@ -279,24 +281,53 @@ def test_one_of_several_values_is_believed_no_more_once_results_contradict_it(tm
     driver.steering.update_trials()
     assert study.beliefs == {"lr": (RunningBelief(0.1, 0), RunningBelief(0.5, 0))}, "as old as they were"
     assert driver.told[-1].endswith(": lr=0.9 is believed no more")
-    driver.give("believe", point={"lr": 0.1})
+    assert driver.give("believe", point={"lr": "0.5"}, drop=True).effect == "lr=0.5 is believed no more"
     assert study.beliefs == {"lr": (RunningBelief(0.1, 0),)}
-    assert driver.told[-1].endswith(": lr=0.5 is believed no more")
+    refused = driver.give("believe", point={"lr": "0.5"}, drop=True).effect
+    assert refused == "a value to drop must be one that is believed in, but got lr=0.5."
     driver.give("believe", point={"lr": [0.1, 0.2]})
     assert study.beliefs == {"lr": (RunningBelief(0.1, 15), RunningBelief(0.2, 15))}, "it begins anew"
+    driver.give("undo", command="5")
+    driver.give("undo", command="1")
+    assert study.beliefs == {}, "what the driver has dropped does not come back"
     store.close()
 
 
 def test_search_believes_once_in_what_its_options_say(tmp_path):
     study, store = create_study(tmp_path, partial(create_sampler, "tpe", 0), [VAL_LOSS])
     driver = Driver(searcher_over(study, tmp_path, 60), tmp_path)
-    driver.steering.believe({"lr": "0.9,0.1"})
+    driver.steering.believe({"lr": "0.9,0.1", "precision": "bf16"})
     assert study.beliefs == {"lr": (RunningBelief(0.9, 0), RunningBelief(0.1, 0))}
+    lost, _ = driver.told
+    assert lost.startswith("--believe precision must be searched, but it is fixed to fp32"), "no node can run it"
     driver.give("undo", command="1")
     later = Driver(searcher_over(study, tmp_path, 60), tmp_path)
     later.steering.believe({"lr": "0.9,0.1"})  # a resumed search has the same options
     assert later.study.beliefs == {}
     store.close()
+
+
+def test_belief_of_a_search_that_goes_on_with_another_sampler_is_not_followed(tmp_path):
+    study, store = create_study(tmp_path, partial(create_sampler, "tpe", 0), [VAL_LOSS])
+    driver = Driver(searcher_over(study, tmp_path, 60), tmp_path)
+    driver.give("believe", point={"lr": 0.9})
+    store.close()
+    study, store = create_study(tmp_path, partial(create_sampler, "random", 0), [VAL_LOSS])
+    later = Driver(searcher_over(study, tmp_path, 60), tmp_path)
+    for value in [0.9] * 5 + [0.1] * 5:
+        number = study.create_copy(later.searcher.space, {"lr": value}, {})
+        study.report(number, 1, value, {"metrics": {"val/loss": value}})
+        study.end(number, "pruned")
+    later.steering.update_trials()
+    assert (study.beliefs, len(later.steering.log)) == ({}, 1)
+    store.close()
+
+
+def test_belief_of_an_older_log_is_one_value():
+    commands = [Command("believe", {"point": {"lr": 0.9, "decay": 0.1}}), Command("believe", {"point": {"lr": None}})]
+    entries = [LogEntry(number, command, Answer(True, "")) for number, command in enumerate(commands, 1)]
+    assert build_state(entries[:1]).get_beliefs() == {"lr": (RunningBelief(0.9, 0),), "decay": (RunningBelief(0.1, 0),)}
+    assert build_state(entries).get_beliefs() == {"decay": (RunningBelief(0.1, 0),)}
 
 
 def test_belief_is_undone(make_searcher, tmp_path):
@@ -305,7 +336,7 @@ def test_belief_is_undone(make_searcher, tmp_path):
     driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     given = Command("believe", {"point": {"lr": 0.9}})
     driver.give("avoid", region="lr>=0.8")
-    assert driver.apply(given).answer.warnings == ["a region to avoid has these values: no trial is proposed there"]
+    assert driver.apply(given).answer.warnings == ["a region to avoid has lr=0.9: no trial is proposed there"]
     driver.give("undo", command=given.id)
     assert study.beliefs == {}
     assert "lr must lie in the searched range" in driver.give("believe", point={"lr": 7}).effect

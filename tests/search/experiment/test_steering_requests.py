@@ -41,7 +41,7 @@ from tests.search.output_schemas import check_output
         (
             "believe",
             {"point": {"lr": 0.1}},
-            "must be for --sampler tpe or mixture with one objective: use try or narrow here.",
+            "must be for --sampler mixture or tpe with one objective: use try or narrow here.",
         ),
         ("budget", {}, "a budget must be given"),
         ("budget", {"trials": 0}, "--trials must be above 0, but got 0"),

@@ -7,7 +7,7 @@ import pytest
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from searchlight.search.samplers.belief import HALVED, SHARE, RunningBelief, find_contradiction
+from searchlight.search.samplers.belief import HALVED, SHARE, RunningBelief, compute_losses, find_contradiction
 from tests.search.samplers.test_mixture import SPACE, make_study, make_trial, propose_with
 
 LR = RunningBelief(3e-5, 100)
@@ -40,6 +40,8 @@ def test_several_values_share_the_proposals_of_one():
     assert equal_a == pytest.approx(125, abs=20)
     assert equal_c == pytest.approx(125, abs=20)
     assert alone == pytest.approx(200, abs=20)
+    forgotten, *_ = count([RunningBelief("a", -2_000)])
+    assert forgotten == pytest.approx(100, abs=20), "no share is left after so many trials"
     faded_a, _, newer_c = count([RunningBelief("a", 9_960), LATER("c")])
     assert newer_c > faded_a + 70, "the newer one has most of the share"
 
@@ -63,6 +65,10 @@ def play(losses_near, losses_elsewhere, diverged=0):
     return trials
 
 
+def explain(name, belief, trials, direction=StudyDirection.MINIMIZE):
+    return find_contradiction(name, belief, trials, compute_losses(trials, direction))
+
+
 @pytest.mark.parametrize(
     ("near", "elsewhere", "direction", "is_contradicted"),
     [
@@ -74,7 +80,7 @@ def play(losses_near, losses_elsewhere, diverged=0):
     ],
 )
 def test_belief_is_contradicted_by_worse_trials_near_it(near, elsewhere, direction, is_contradicted):
-    reason = find_contradiction("lr", LR, play(near, elsewhere), direction)
+    reason = explain("lr", LR, play(near, elsewhere), direction)
     assert bool(reason) == is_contradicted
     if is_contradicted:
         assert reason == "4 trials near lr=3e-05 are worse than 6 others, p = 0.005"
@@ -82,13 +88,13 @@ def test_belief_is_contradicted_by_worse_trials_near_it(near, elsewhere, directi
 
 def test_trials_that_diverge_near_a_belief_contradict_it():
     trials = play([1, 1.1, 1.2, 1.3], [9, 9.1, 9.2, 9.3, 9.4, 9.5], diverged=4)
-    assert "4 trials near" in find_contradiction("lr", LR, trials, StudyDirection.MINIMIZE)
+    assert "4 trials near" in explain("lr", LR, trials)
 
 
 def test_choice_is_compared_with_the_other_choices():
     trials = play([9, 9.1, 9.2, 9.3], [1, 1.1, 1.2, 1.3, 1.4, 1.5])
     for trial in trials[4:]:
         trial.params = {**trial.params, "kind": "b"}
-    assert find_contradiction("kind", RunningBelief("a", 0), trials, StudyDirection.MINIMIZE)
-    assert not find_contradiction("kind", RunningBelief("b", 0), trials, StudyDirection.MINIMIZE)
+    assert explain("kind", RunningBelief("a", 0), trials)
+    assert not explain("kind", RunningBelief("b", 0), trials)
     assert SPACE["kind"].choices == ("a", "b", "c")

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import model_validator
 
-from searchlight.search.space.initial_points import initial_points
+from searchlight.search.errors import UsageError
+from searchlight.search.space.initial_points import initial_points, parse_beliefs
 from searchlight.search.space.search_space import resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 from tests.search.refusals import problems_of
@@ -49,7 +50,7 @@ def test_default_outside_of_the_range_is_left_out():
     ("given", "line"),
     [
         ({"widht": 8}, "--try widht must name a parameter, but there is no 'widht'. Did you mean 'width'?"),
-        ({"hidden": 8}, "--try hidden must be searched, but it is fixed to 16. Leave it out of the point."),
+        ({"hidden": 8}, "--try hidden must be searched, but it is fixed to 16. Leave it out."),
         ({"lr": "fast"}, "--try lr must be a valid number, but got 'fast'."),
         ({"lr": "1"}, "--try lr must lie in the searched range, 1e-05..0.1:log, but got 1."),
         ({"width": "12"}, "--try width must lie in the searched range, 8..64:step=8, but got 12."),
@@ -63,6 +64,40 @@ def test_default_outside_of_the_range_is_left_out():
 def test_point_that_does_not_fit_is_refused(given, line):
     assert problems_of(points, given) == [line]
     assert problems_of(points, {"lr": "x", "width": "y"}, given)[-1:] == [line]
+
+
+class Choices(Config):
+    shape: str = searchable("[8,8]", choices=["[8,8]", "[64,64]"])
+    kind: str = searchable("a", choices=["a", "b, c"])
+    maybe: int | None = searchable(None, choices=[None, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("told", "values"),
+    [
+        ({"lr": "1e-3, 1e-2,0.001"}, {"lr": [1e-3, 1e-2]}),
+        ({"lr": 1e-3}, {"lr": [1e-3]}),
+        ({"lr": [1e-3, "1e-2"]}, {"lr": [1e-3, 1e-2]}),
+        ({"shape": "[64,64]"}, {"shape": ["[64,64]"]}),
+        ({"shape": "[8,8],[64,64]"}, {"shape": ["[8,8]", "[64,64]"]}),
+        ({"kind": "b, c"}, {"kind": ["b, c"]}),
+        ({"maybe": "none,2"}, {"maybe": [None, 2]}),
+    ],
+)
+def test_values_to_believe_in_are_one_or_several(told, values):
+    assert parse_beliefs(resolve_space(Choices, {}, {}), told) == values
+
+
+def test_each_wrong_value_to_believe_in_is_told():
+    with pytest.raises(UsageError) as refused:
+        parse_beliefs(resolve_space(Choices, {}, {}), {"lr": "7,8", "kinds": "a", "kind": [], "shape": {"a": 1}})
+    assert [problem.split(",")[0] for problem in refused.value.problems] == [
+        "lr must lie in the searched range",
+        "lr must lie in the searched range",
+        "kinds must name a parameter",
+        "kind must have a value",
+        "shape must be a valid string",
+    ]
 
 
 def test_same_points_are_tried_once_and_count_once():
