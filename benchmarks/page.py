@@ -45,7 +45,7 @@ STUDIES = {
     "recorded_defaults_32": "150 CPU-minutes",
     "recorded_defaults_128": "10 min beside other work",
     "recorded_smac": "20 CPU-minutes",
-    "beliefs": "half an hour beside other work",
+    "beliefs": "an hour on one CPU, beside other work",
     "scaling": "1 min",
     "lm_ladder": "45 min beside other work",
     "lm_ladder_small": "50 min beside other work",
