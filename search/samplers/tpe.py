@@ -108,7 +108,7 @@ class FastTPESampler(TPESampler):
 
     Optuna's TPE reads the study and splits off the good trials again for every parameter. This sampler is created for
     one trial, and no other thread writes to the study while it samples. It differs from Optuna's only if the study has
-    trials of earlier searches: see `searchlight.search.samplers.earlier`.
+    trials of earlier searches, see `searchlight.search.samplers.earlier`, or if the user believes in values.
 
     Args:
         seed: Of the trial's random numbers.
