@@ -27,9 +27,12 @@ def parse_sampler(value: Any) -> Any:
     raise ValueError(f"must be {names}, but got {value!r}")
 
 
+TAKING = {"trust": ["mixture"], "believe": TAKING_BELIEFS}  # the samplers that take these options
+
+
 def list_ignored(sampler: str) -> list[str]:
     """Return the keys of the options that a sampler does not take."""
-    return [*(["trust"] if sampler != "mixture" else []), *(["believe"] if sampler not in TAKING_BELIEFS else [])]
+    return [key for key, samplers in TAKING.items() if sampler not in samplers]
 
 
 class SamplerOptions(Options):
@@ -60,7 +63,5 @@ class SamplerOptions(Options):
 
     def find_problems(self) -> Iterator[str]:
         yield from super().find_problems()
-        if self.trust and self.sampler != "mixture":
-            yield f"--trust must come with --sampler mixture, but got {self.sampler}."
-        if self.believe and self.sampler not in TAKING_BELIEFS:
-            yield f"--believe must come with --sampler {join_words(TAKING_BELIEFS, 'or')}, but got {self.sampler}."
+        for key in (key for key in list_ignored(self.sampler) if getattr(self, key)):
+            yield f"--{key} must come with --sampler {join_words(TAKING[key], 'or')}, but got {self.sampler}."
