@@ -1,5 +1,6 @@
 """Checks of a command before it is applied: what it would change, or why it is refused."""
 
+import itertools
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from searchlight.search.space.search_space import Space
 from searchlight.search.steering.allowed_space import check_rest, list_regions, parse_region_of
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.operations import OPERATIONS
-from searchlight.search.steering.state import SteeringState, are_allowed, build_state, find_subjects, find_undone
+from searchlight.search.steering.region import Region
+from searchlight.search.steering.state import SteeringState, build_state, find_subjects, find_undone
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,16 @@ def _check_believe(args: Mapping[str, Any], view: SearchView) -> list[str]:
         if unknown := [f"{name}={value}" for name, value in pairs if (name, value) not in held]:
             raise UsageError(f"a value to drop must be one that is believed in, but got {' and '.join(unknown)}.")
         return [f"{told} is believed no more"]
-    regions = list_regions(view.state, view.space)
-    avoided = [f"{name}={value}" for name, value in pairs if not are_allowed(regions, {name: value})]
-    warnings = [f"a region to avoid has {' and '.join(avoided)}: no trial is proposed there"] if avoided else []
+    avoided = [region for region in list_regions(view.state, view.space) if _has_some(region, args["point"])]
+    warnings = [f"a region to avoid has some of these, {region}: no trial is proposed there" for region in avoided]
     return [f"half of the next proposals are near {told}, then fewer, and none once results contradict it", *warnings]
+
+
+def _has_some(region: Region, values: Mapping[str, Sequence[Any]]) -> bool:
+    """Return whether `region` contains a combination of `values`."""
+    names = {condition.parameter for condition in region.conditions}
+    combinations = itertools.product(*(values.get(name, ()) for name in names))
+    return any(region.contains(dict(zip(names, combination, strict=True))) for combination in combinations)
 
 
 def _check_avoid(args: Mapping[str, Any], view: SearchView) -> list[str]:

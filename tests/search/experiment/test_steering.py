@@ -257,13 +257,17 @@ def test_beliefs_that_the_same_results_contradict_are_dropped_once(tmp_path):
     searcher, *others = searcher_over(study, tmp_path, 60)
     searcher.space = resolve_space(Pair, {"precision": "fp32"}, {})
     driver = Driver((searcher, *others), tmp_path)
+    driver.give("avoid", region="lr>=0.8 and decay<=0.2")
+    given = Command("believe", {"point": {"lr": 0.9, "decay": "0.1,0.5"}}, is_preview=True)
+    (told,) = driver.apply(given).answer.warnings
+    assert told.startswith("a region to avoid has some of these, lr >= 0.8 and decay <= 0.2")
     driver.give("believe", point={"lr": 0.9, "decay": 0.9})
     for value in [0.9] * 5 + [0.1] * 5:
         number = study.create_copy(searcher.space, {"lr": value, "decay": value}, {})
         study.report(number, 1, value, {"metrics": {"val/loss": value}})
         study.end(number, "pruned")
     driver.steering.update_trials()
-    dropped = [entry.command.args["point"] for entry in driver.steering.log[1:]]
+    dropped = [entry.command.args["point"] for entry in driver.steering.log[2:]]
     assert dropped == [{"lr": [0.9]}, {"decay": [0.9]}]
     assert study.beliefs == {}
     store.close()
@@ -336,7 +340,10 @@ def test_belief_is_undone(make_searcher, tmp_path):
     driver = Driver(searcher_over(study, tmp_path / "mixed", 60), tmp_path)
     given = Command("believe", {"point": {"lr": 0.9}})
     driver.give("avoid", region="lr>=0.8")
-    assert driver.apply(given).answer.warnings == ["a region to avoid has lr=0.9: no trial is proposed there"]
+    told = "a region to avoid has some of these, lr >= 0.8: no trial is proposed there"
+    assert driver.apply(given).answer.warnings == [told]
+    assert driver.apply(Command("believe", {"point": {"lr": "0.1,0.9"}}, is_preview=True)).answer.warnings == [told]
+    assert driver.apply(Command("believe", {"point": {"lr": "0.1,0.7"}}, is_preview=True)).answer.warnings == []
     driver.give("undo", command=given.id)
     assert study.beliefs == {}
     assert "lr must lie in the searched range" in driver.give("believe", point={"lr": 7}).effect
