@@ -7,8 +7,10 @@ from pathlib import Path
 
 from searchlight.trainables.filesystem.remote_path import RemotePath
 
+# Errors of this process, which cannot open more files or has no memory. At a read, they tell nothing about the file.
+OF_PROCESS = (errno.EMFILE, errno.ENOMEM)
 # Errors of a write that the content, its names or this process cause, so that another trial may succeed.
-NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.EMFILE, errno.ENOMEM)
+NOT_OF_STORAGE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, *OF_PROCESS)
 # Errors of a file and a folder of one name, e.g. of two ranks in their parts of a checkpoint.
 CONFLICTS = (errno.EEXIST, errno.EISDIR)
 # Errors of a read on a disk that tell what is at a path, or that nothing is.
@@ -62,7 +64,8 @@ def is_outage(error: BaseException, path: Path | RemotePath) -> bool:
     """Return whether a request for `path` failed, other than for what is at this path or is not."""
     if isinstance(path, RemotePath):
         return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-    return get_storage_errno(error) not in (0, *OF_PLACE)
+    is_of_process = isinstance(error, OSError) and error.errno in OF_PROCESS
+    return is_of_process or get_storage_errno(error) not in (0, *OF_PLACE)
 
 
 def get_storage_errno(error: BaseException) -> int:

@@ -101,7 +101,8 @@ FINISHED = "epoch-1-a.pt"
 
 @pytest.mark.parametrize(
     ("number", "call", "name"),
-    [(number, "open", FINISHED) for number in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)]
+    [(number, "open", FINISHED) for number in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE)]
+    + [(errno.ENOMEM, "read_bytes", FINISHED)]
     + [(errno.EIO, *of) for of in (("open", f"{FINISHED}.sha256"), ("stat", FINISHED), ("stat", "midway-a.pt"))],
 )
 def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monkeypatch, number, call, name):
