@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Any
 
 from searchlight.trainables import checkpoint
@@ -53,7 +54,7 @@ def find_resume_checkpoint(
     broken: list[checkpoint.CheckpointError] = []
     midway: list[tuple[int, StoragePath]] = []
     with unreadable_errors(folder):
-        for path in folder.glob("midway-*.pt"):
+        for path in _list_midway(folder):
             with suppress(FileNotFoundError):  # a replaced worker may still run and delete its file
                 midway.append((get_modified_ns(path / ABOUT if path.is_dir() else path), path))
     for _, path in sorted(midway, reverse=True):
@@ -70,6 +71,13 @@ def find_resume_checkpoint(
                 logger.warning("%s The one before it is used.", damage)
             return found
     raise broken[-1]
+
+
+def _list_midway(folder: StoragePath) -> list[StoragePath]:
+    """Return the checkpoints within an epoch. A folder that cannot be listed raises an OSError, unlike in glob()."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [path for path in folder.iterdir() if fnmatchcase(path.name, "midway-*.pt")]
+    return []
 
 
 def _read(

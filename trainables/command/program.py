@@ -112,13 +112,15 @@ class Program:
         return self._claim is not None and self._claim.is_lost
 
     def _stop(self) -> None:
-        if self._settings.can_resume:
-            self._folder.wait_until_quiet()
-        if self._listener.can_stop:
-            self._listener.ask_to_stop()
-            self._process.wait(self._settings.stop_grace)
-        self._process.stop()
-        self._end()
+        try:
+            if self._settings.can_resume:
+                self._folder.wait_until_quiet()
+            if self._listener.can_stop:
+                self._listener.ask_to_stop()
+                self._process.wait(self._settings.stop_grace)
+        finally:  # whatever happens, the program must not go on
+            self._process.stop()
+            self._end()
 
     def put(self, measurement: Measurement) -> None:
         """Take a measurement, and keep the reports that it completes, which may be read much later.

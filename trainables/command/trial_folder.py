@@ -11,6 +11,7 @@ from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
 from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.filesystem.paths import replacing
 from searchlight.trainables.filesystem.storage_errors import CONFLICTS, unreadable_errors, unwritable_errors
 
 TRIALS = "trials"  # in the folder of a search, with a folder for each trial
@@ -37,6 +38,7 @@ class TrialFolder:
     Attributes:
         path: The folder. It is the program's current one, unless that is to be the user's.
         source: The folder of the user.
+        checkpoints: The folder for the program's own checkpoints.
         can_continue: Whether the program, which was started before, resumes from what it has written here.
     """
 
@@ -44,20 +46,21 @@ class TrialFolder:
         self.path = Path(settings.trial_root) / str(trial)
         self._settings = settings
         self.source = Path(settings.folder)
+        own, other = self.path / CHECKPOINTS, self.path / OTHERS_CHECKPOINTS
         with unreadable_errors(self.path):
+            usual = other if (self.source / CHECKPOINTS).exists() else own
+            # The user may have created or deleted such a folder since the trial began.
+            self.checkpoints = other if other.exists() else own if own.exists() else usual
             self.can_continue = settings.can_resume and (
-                any(self.checkpoints.glob("*")) if settings.uses_checkpoints else (self.path / REPORTS).exists()
+                _has_entries(self.checkpoints) if settings.uses_checkpoints else (self.path / REPORTS).exists()
             )
+        if not self.can_continue:
+            self.checkpoints = usual
 
     @property
     def output(self) -> Path:
         """The file with all that the program has printed."""
         return self.path / OUTPUT
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder for the program's own checkpoints."""
-        return self.path / (OTHERS_CHECKPOINTS if (self.source / CHECKPOINTS).exists() else CHECKPOINTS)
 
     @property
     def current(self) -> Path:
@@ -80,6 +83,8 @@ class TrialFolder:
         if self._settings.link:
             for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
                 target = self.path / Path(origin).relative_to(self.source)
+                if target.is_relative_to(self.checkpoints):  # the user's are newer than the trial's
+                    continue
                 if is_open:
                     with unwritable_errors(target, CONFLICTS):
                         target.mkdir(exist_ok=True)
@@ -97,6 +102,9 @@ class TrialFolder:
         for name, text in files.items():
             path = self.path / name
             with unwritable_errors(path, CONFLICTS):
+                for parent in [*Path(name).parents][-2::-1]:  # without the trial's folder, the outermost first
+                    if (self.path / parent).is_symlink():
+                        _open_link(self.path / parent)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)
                 path.write_text(text, encoding="utf-8")
@@ -114,7 +122,7 @@ class TrialFolder:
                 with unwritable_errors(path, OF_PROGRAM if is_folder or folder != str(self.path) else CHANGES):
                     if is_users:
                         path.unlink()
-                    elif is_folder and not any(path.iterdir()):
+                    elif is_folder and path.name != OTHERS_CHECKPOINTS and not any(path.iterdir()):
                         path.rmdir()
 
     def read_shared_files(self) -> dict[str, tuple[int, int]]:
@@ -159,13 +167,10 @@ class TrialFolder:
             time.sleep(POLL_S)
 
     def _find_last_write(self) -> float:
-        times = [0.0]
-        for path in self.checkpoints.rglob("*"):
-            try:
-                times.append(path.stat().st_mtime)
-            except OSError:  # it was renamed or deleted meanwhile
-                times.append(time.time())
-        return max(times)
+        try:
+            return max((path.stat().st_mtime for path in self.checkpoints.rglob("*")), default=0.0)
+        except OSError:  # a file or folder was renamed or deleted meanwhile
+            return time.time()
 
 
 def link_or_copy(entry: os.DirEntry[str], target: Path) -> None:
@@ -174,12 +179,32 @@ def link_or_copy(entry: os.DirEntry[str], target: Path) -> None:
         stat = entry.stat()
         if stat.st_size <= LARGEST_COPY and not stat.st_mode & EXECUTABLE:
             content = Path(entry).read_bytes()
-            with unwritable_errors(target):
-                target.write_bytes(content)
-                shutil.copystat(entry, target)
+            with unwritable_errors(target), replacing(target) as temporary:  # what is there is not copied again
+                temporary.write_bytes(content)
+                shutil.copystat(entry, temporary)
             return
     with unwritable_errors(target):
         target.symlink_to(entry)
+
+
+def _open_link(folder: Path) -> None:
+    """Replace a link to a folder of the user by a folder with links to its entries."""
+    opened = folder.with_name(f".{folder.name}.opened")
+    if opened.exists():  # of a worker that was killed
+        shutil.rmtree(opened)
+    opened.mkdir()
+    for entry in os.scandir(os.readlink(folder)):
+        (opened / entry.name).symlink_to(entry)
+    folder.unlink()
+    opened.rename(folder)
+
+
+def _has_entries(folder: Path) -> bool:
+    """Return whether there is a folder with anything in it. A folder that cannot be read raises an OSError."""
+    try:
+        return bool(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _list_tree(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[os.DirEntry[str], bool]]:

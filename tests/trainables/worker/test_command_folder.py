@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from searchlight.trainables.command.settings import FileTarget, Flag
-from searchlight.trainables.command.trial_folder import LARGEST_COPY
+from searchlight.trainables.command.trial_folder import LARGEST_COPY, SMALL
 from searchlight.trainables.filesystem import remote_path
 from searchlight.trainables.filesystem.paths import RemotePath, list_files, parse_path
 from tests.trainables.worker.command_project import RESUMING, end, find_notes, losses
@@ -73,6 +73,93 @@ def test_files_that_the_program_changes_are_its_own(project):
         assert {path.name for path in (project.trials / str(trial)).iterdir()} == {"output.txt", "results.csv"}
         assert (project.trials / str(trial) / "results.csv").read_text() == f"header\ntrial {trial}\n"
     assert (project.folder / "results.csv").read_text() == "header\n"
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_values_are_written_to_a_copy_in_a_folder_that_is_a_link(project, is_large):
+    configs = project.folder / "configs" / "deep"
+    if is_large:
+        configs.mkdir(parents=True)
+        for index in range(SMALL):
+            (configs / f"{index}.yaml").touch()
+    else:
+        place = project.folder.parent / "elsewhere"
+        (place / "deep").mkdir(parents=True)
+        (project.folder / "configs").symlink_to(place)
+    (configs / "base.yaml").write_text("lr: 0.1\n")
+    (configs / "other.yaml").write_text("of the user")
+    project.write("""
+        from pathlib import Path
+        assert Path("configs/deep/other.yaml").read_text() == "of the user"
+        print("loss", Path("configs/deep/base.yaml").read_text().split()[1])
+    """)
+    files = (FileTarget("configs/deep/base.yaml", "lr", "lr"),)
+    for trial, lr in enumerate((0.5, 0.7)):
+        reports = [*project.worker(files=files).run(project.segment(trial=trial, lr=lr))]
+        assert losses(reports) == [lr]
+        assert (project.trials / str(trial) / "configs" / "deep" / "base.yaml").read_text() == f"lr: {lr}\n"
+        assert not (project.trials / str(trial) / "configs" / "deep" / "other.yaml").exists(), "links go"
+    assert (configs / "base.yaml").read_text() == "lr: 0.1\n", "the user's file is as it was"
+
+
+def test_full_disk_leaves_no_half_copy(project, monkeypatch):
+    project.write(RESUMING)
+    project.write("a long table\n", "train.csv")
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    write_bytes = Path.write_bytes
+
+    def fill_disk(path, content):
+        write_bytes(path, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "as the disk says", str(path))
+
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", fill_disk)
+        *_, last = worker.run(project.segment(epoch=2, until=4, is_last=False))
+    assert (last.outcome, last.unwritable) == ("interrupted", True)
+    assert not [*(project.trials / "0").glob("train.csv*")], "no part of the file is left"
+
+
+def test_trial_continues_when_the_user_has_a_folder_of_checkpoints_by_now(project):
+    project.write(RESUMING)
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    (project.folder / "checkpoints").mkdir()
+    (project.folder / "checkpoints" / "last").write_text("77")
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    rest = [*worker.run(project.segment(epoch=2, until=4, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    assert losses(rest) == [1 / 3, 1 / 4]
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    assert losses(worker.run(project.segment(trial=1, until=2, is_last=False))) == [1, 1 / 2]
+    worker.drop_trial_unless_continued(None)
+    assert (project.trials / "1" / "trial-checkpoints" / "last").exists()
+    assert (project.folder / "checkpoints" / "last").read_text() == "77"
+
+
+def test_checkpoints_that_cannot_be_listed_interrupt_a_program(project, monkeypatch):
+    project.write(RESUMING)
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    listdir, checkpoints = os.listdir, project.trials / "0" / "checkpoints"
+
+    def refuse(path):
+        if path == checkpoints:
+            raise PermissionError(errno.EACCES, "as the disk says", str(path))
+        return listdir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refuse)
+        worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+        (last,) = worker.run(project.segment(epoch=2, until=4, is_last=False))
+    assert (last.outcome, last.unwritable) == ("interrupted", True)
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    assert losses(worker.run(project.segment(epoch=2, until=4, is_last=False))) == [1 / 3, 1 / 4]
+    worker.drop_trial_unless_continued(None)
 
 
 @pytest.mark.parametrize("link", [True, False])

@@ -1,7 +1,9 @@
 """Run programs as trials: what they print or report is judged, and may end them."""
 
+import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.context import Context
 from searchlight.trainables.worker.messages import WorkerSettings
 from searchlight.trainables.worker.trial_runner import TrialRunner
-from tests.trainables.worker.command_project import COUNT, end, losses
+from tests.trainables.worker.command_project import COUNT, ENDLESS, end, find_notes, is_running, losses
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 
@@ -96,6 +98,22 @@ def test_program_that_prints_its_metric_gives_its_imports_before_it_is_stopped(p
         worker.drop_trial_unless_continued(None)
         assert worker._server.wait()
     assert found == [[1] * 3, [0] * 3]
+
+
+def test_program_that_renames_checkpoints_at_its_end_does_not_go_on(project, monkeypatch):
+    project.write(ENDLESS)
+    rglob = Path.rglob
+
+    def meet_renamed_folder(path, pattern):
+        if path.name == "checkpoints":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path / "temporary"))
+        return rglob(path, pattern)
+
+    monkeypatch.setattr(Path, "rglob", meet_renamed_folder)
+    worker = project.worker(resume_with=("--resume",), stop_grace=0.1)
+    reports = [*worker.run(project.segment(until=3))]
+    assert (end(reports), find_notes(reports)) == (("completed", ""), [])
+    assert not is_running(int(project.output()[0].split()[1]))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ FINISHED = "epoch-1-a.pt"
 @pytest.mark.parametrize(
     ("number", "call", "name"),
     [(number, "open", FINISHED) for number in (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE)]
-    + [(errno.ENOMEM, "read_bytes", FINISHED)]
+    + [(errno.ENOMEM, "read_bytes", FINISHED), (errno.EACCES, "iterdir", "")]
     + [(errno.EIO, *of) for of in (("open", f"{FINISHED}.sha256"), ("stat", FINISHED), ("stat", "midway-a.pt"))],
 )
 def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monkeypatch, number, call, name):
@@ -110,10 +110,10 @@ def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monk
     later = stretch(epoch=1, until=2, start=(first.checkpoint, None))
     if "midway" in name:
         run(later, 2)
-    known = getattr(Path, call)
+    known, place = getattr(Path, call), Path(later.folder, name)
 
     def refuse(path, *arguments, **options):
-        if path.name == name:
+        if path == place:
             raise OSError(number, "as the disk says", str(path))
         return known(path, *arguments, **options)
 
@@ -121,7 +121,7 @@ def test_checkpoint_that_the_disk_does_not_give_interrupts_a_trial(stretch, monk
         patch.setattr(Path, call, refuse)
         (end,) = run(replace(later, attempt="b"))
     assert (end.outcome, end.unwritable) == ("interrupted", True)
-    assert end.reason == f"a checkpoint cannot be read: [Errno {number}] as the disk says: '{later.folder}/{name}'"
+    assert end.reason == f"a checkpoint cannot be read: [Errno {number}] as the disk says: '{place}'"
     rest = run(replace(later, attempt="b"))
     assert identical(metrics(rest), straight(2, Augmented)[1:]), "no epoch is repeated"
     assert not rest[0].notes, "it is not damaged"
