@@ -39,6 +39,7 @@ from searchlight.search.scaling.size import (
 )
 from searchlight.search.space.search_space import list_size_fields
 from searchlight.search.storage.backend import lock_study_file
+from searchlight.search.storage.study_store import holds_study
 from searchlight.search.study.record import load_search
 from searchlight.search.task_source import TaskSource
 from searchlight.trainables.filesystem.atomic_file import write_atomic
@@ -232,7 +233,7 @@ class _Climber:
         """Return the result at a size: that of before if it `has_ended`. Return None if the budget allows no search."""
         config, measures, ladder = self.config, get_measures(size), self.result.ladder
         child, is_last = _build_config(config, name, size), name == [*config.sizes][-1]
-        has_begun = (child.path / "search.yaml").exists()
+        has_begun = (child.path / "search.yaml").exists() or holds_study(child.path, child.study)
         if has_begun and has_ended:
             return SearchResult.from_record(load_search(child.path))
         spent = sum(search.gpu_seconds for search in ladder.searches)

@@ -79,8 +79,17 @@ def run(
     start = time.time()
     prepare_process()
     search_plan = plan(resolve_config(config))
-    with _search_folder(search_plan.config) as folder:
-        return _Driver(search_plan, None, Uploader(folder, search_plan.config.path), start, console).run(show)
+    config = search_plan.config
+    with working_copy(config.path) as folder:
+        with storage_errors():
+            folder.mkdir(parents=True, exist_ok=config.local_path != config.path)
+        driver = None
+        try:
+            driver = _Driver(search_plan, None, Uploader(folder, config.path), start, console)
+            return driver.run(show)
+        finally:
+            if driver is None or driver.opened is None:  # the search never began, so its name stays free
+                remove_tree(folder)
 
 
 @_only_search()
@@ -108,19 +117,6 @@ def resume(
     with downloaded_copy(location) as folder:
         uploader = Uploader(folder, location)  # before the search is opened, which changes files
         return _Driver(*open_search(location, given or {}), uploader, start, console).run(show)
-
-
-@contextmanager
-def _search_folder(config: SearchConfig) -> Iterator[Path]:
-    """Create the folder of a new search. Remove the folder if the search never begins, so that its name stays free."""
-    with working_copy(config.path) as folder:
-        with storage_errors():
-            folder.mkdir(parents=True, exist_ok=config.local_path != config.path)
-        try:
-            yield folder
-        finally:
-            if not (folder / "search.yaml").exists():
-                remove_tree(folder)
 
 
 class _Driver:

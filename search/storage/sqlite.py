@@ -46,7 +46,7 @@ class SQLiteBackend(DatabaseBackend):
 
     @property
     def _lock_path(self) -> str:
-        return f"{self.path}.{self.name}.lock"
+        return f"{self.path.resolve()}.{self.name}.lock"  # a link to the file has the same lock
 
     def _open(self) -> StudyStore:
         lock = lock_study_file(self._lock_path, self.name)

@@ -78,16 +78,23 @@ def find_store(place: StoragePath, url: str = "") -> str:
         UsageError: The study does not exist.
     """
     url = resolve_url(url) if url else read_study_url(place)
-    backend = create_backend(place, url)
-    with _create_journal(place).usage_errors():
-        exists = place.is_dir() and backend.exists()
-    if not exists:
+    if not holds_study(place, url):
         raise UsageError(
-            f"name must be a search in {place.parent}, but there is no {backend.missing}. "
+            f"name must be a search in {place.parent}, but there is no {create_backend(place, url).missing}. "
             f"{list_command(place.parent)} shows all searches. "
             "Give --storage for another folder, or --study for a database that the folder does not name."
         )
     return url
+
+
+def holds_study(place: StoragePath, url: str) -> bool:
+    """Return whether the search at `place` has a study at `url`, or a journal if that is "".
+
+    Raises:
+        UsageError: It cannot be told.
+    """
+    with _create_journal(place).usage_errors():
+        return place.is_dir() and create_backend(place, url).exists()
 
 
 def read_study_url(place: StoragePath) -> str:

@@ -100,8 +100,11 @@ def begun(tmp_path):
     return config.path
 
 
-def test_size_that_had_ended_stays_as_it_is(begun):
+@pytest.mark.parametrize("lost", [(), ("search.yaml",)])
+def test_size_that_had_ended_stays_as_it_is(begun, lost):
     (begun / ladder.RESULT).write_text(json.dumps({"ended": ["width8"]}))
+    for name in lost:
+        (begun.with_name("grown-width8") / name).unlink()
     journal = begun.with_name("grown-width8") / "study.journal"
     before = journal.read_bytes()
     result = ladder.resume(begun)

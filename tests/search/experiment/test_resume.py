@@ -7,7 +7,7 @@ import pytest
 
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
-from searchlight.search.experiment import plan
+from searchlight.search.experiment import plan, runner
 from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.task_files import copy_code
 from searchlight.search.formatting import format_command, resume_command
@@ -274,6 +274,21 @@ def test_search_that_cannot_be_written_never_began(tmp_path):
     with pytest.raises(UsageError, match=r"^--storage must be a folder that can be written to, but .*study\.journal"):
         create_search(planned)
     assert not (planned.config.local_path / "search.yaml").exists()
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_only_a_search_that_never_began_leaves_no_folder(tmp_path, monkeypatch, has_begun):
+    def end_without_search_yaml(driver):
+        if has_begun:
+            driver._open_study()
+            (driver.config.path / "search.yaml").unlink()
+        raise OSError("as the search ends")
+
+    monkeypatch.setattr(runner._Driver, "_run_to_end", end_without_search_yaml)
+    with pytest.raises(OSError, match="as the search ends"):
+        runner.run(load_config({"task": f"{TASKS / 'toy.py'}:Toy", "name": "one", "storage": tmp_path / "runs", **LR}))
+    assert (tmp_path / "runs" / "one" / "study.journal").exists() == has_begun
+    assert (tmp_path / "runs" / "one").exists() == has_begun
 
 
 def test_task_without_the_parameter_or_objective_is_refused(begun):

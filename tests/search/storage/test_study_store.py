@@ -99,6 +99,15 @@ def test_others_read_what_the_driver_knows(folder, url):
     again.close()
 
 
+def test_link_to_a_database_has_its_lock(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "studies.db")
+    held = open_store(tmp_path / "one", f"sqlite:///{tmp_path}/data/studies.db")
+    with pytest.raises(UsageError, match="one"):
+        open_store(tmp_path / "one", f"sqlite:///{tmp_path}/link.db")
+    held.close()
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers_propose_the_same_wherever_the_study_is(tmp_path, sampler):
     def search(name, url):
