@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from searchlight.search.formatting import format_interval, format_percent, format_value, join_words, pluralize
+from searchlight.search.formatting import format_percent, join_words, pluralize
 from searchlight.search.space.objectives import Objective
 
 CHOSEN_FROM = 0.75  # probability of beating the defaults
@@ -273,5 +273,7 @@ def _format_estimate(value: float, interval: tuple[float, float]) -> tuple[str, 
     """Return a value and its interval as text, with two digits of the width of the interval."""
     width = interval[1] - interval[0]
     places = 1 - math.floor(math.log10(width)) if width > 0 else 15
-    own, low, high = (round(number, places) for number in (value, *interval))
-    return format_value(own), f"90 % interval {format_interval(low, high)}"
+    largest = max(abs(number) for number in (value, *interval))
+    digits = max(4, places + 1 + math.floor(math.log10(largest))) if largest > 0 else 4
+    own, low, high = (f"{round(number, places):.{min(digits, 15)}g}" for number in (value, *interval))
+    return own, f"90 % interval {low} to {high}"

@@ -96,9 +96,9 @@ def list_failed_runs(record: SearchRecord) -> list[FrozenTrial]:
 
 def _find_broken_configs(record: SearchRecord) -> dict[int | None, str]:
     """Return the configs of which a confirming run diverged or was infeasible, in order, and which of these it was."""
-    outcomes = {ConfirmingRun.from_trial(run).trial: get_outcome(run) for run in list_failed_runs(record)}
-    known = [(config, outcome) for config, outcome in outcomes.items() if outcome in WORSE]
-    return dict(sorted(known, key=lambda item: -1 if item[0] is None else item[0]))
+    broken = [run for run in record.confirming_runs if get_outcome(run) in WORSE]  # another run may have failed
+    outcomes = {ConfirmingRun.from_trial(run).trial: get_outcome(run) for run in broken}
+    return dict(sorted(outcomes.items(), key=lambda item: -1 if item[0] is None else item[0]))
 
 
 def describe_noise(confirmation: Confirmation) -> str:

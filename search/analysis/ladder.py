@@ -245,4 +245,5 @@ def snap(distribution: BaseDistribution, value: float) -> Any:
     value = min(max(value, float(distribution.low)), float(distribution.high))
     if distribution.step is not None:
         value = distribution.low + round((value - distribution.low) / distribution.step) * float(distribution.step)
+        value = min(value, float(distribution.high))  # 0.1 + 2 * 0.1 is above 0.3
     return round(value) if isinstance(distribution, IntDistribution) else float(value)

@@ -12,6 +12,7 @@ from searchlight.search.analysis.result import SearchResult
 from searchlight.search.command.flags import EPOCHS
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_value, join_words
+from searchlight.trainables.command import template
 from searchlight.trainables.command.settings import Flag
 from searchlight.trainables.command.template import fill_text, find_placeholders, list_flags
 from searchlight.trainables.filesystem.atomic_file import write_atomic
@@ -61,7 +62,7 @@ def format_command_args(params: Mapping[str, Any], about: Mapping[str, Any]) -> 
         raise UsageError(
             f"--format must be yaml or python, because the command takes no argument for {join_words(missing)}."
         )
-    texts = {name.replace("-", "_"): format_value(value) for name, value in params.items()}
+    texts = {name.replace("-", "_"): template.format_value(value) for name, value in params.items()}
     words: list[str] = []
     for before, word in pairwise(("", *command)):
         names = [name.replace("-", "_") for name in find_placeholders([word])]

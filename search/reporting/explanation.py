@@ -14,7 +14,13 @@ from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.fidelity import cumulative_cost
 from searchlight.search.steering.state import build_state, describe_author, is_of
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_confirming_run, get_reports, intermediate_values
+from searchlight.search.study.trial import (
+    get_confirming_run,
+    get_reports,
+    has_broken_off,
+    intermediate_values,
+    penalize_violations,
+)
 
 
 def explain_search(record: SearchRecord) -> dict[str, Any]:
@@ -89,19 +95,21 @@ def _has_ended_before(other: FrozenTrial, trial: FrozenTrial) -> bool:
 def _list_ranks(record: SearchRecord, trial: FrozenTrial) -> list[dict[str, Any]]:
     """Return the value and the rank at each reached rung among the trials that have reached it so far.
 
-    A trial of Hyperband is compared within its bracket.
+    A trial of Hyperband is compared within its bracket. As for the scheduler, a value that violates a constraint is
+    worse than any other, and trials that diverged or failed later come last.
     """
     ranks, (rungs, peers) = [], _find_peers(record, trial)
     for rung in rungs:
-        values = {each.number: value for each in peers if (value := _get_value_at(record, each, rung)) is not None}
-        if trial.number in values:
-            own = record.objective.loss(values[trial.number])
-            better = sorted(
-                (other for other in values if record.objective.loss(values[other]) < own),
-                key=lambda other: record.objective.loss(values[other]),
-            )
-            rank = {"rank": len(better) + 1, "of": len(values), "better": better}
-            ranks.append({"rung": rung, "value": values[trial.number], **rank})
+        epochs = {each.number: epoch for each in peers if (epoch := _find_epoch(record, each, rung)) is not None}
+        places = {
+            each.number: (has_broken_off(each), record.objective.loss(compared[epochs[each.number]]))
+            for each in peers
+            if each.number in epochs and (compared := penalize_violations(each, record.objective))
+        }
+        if trial.number in places:
+            better = sorted((n for n in places if places[n] < places[trial.number]), key=lambda n: places[n])
+            value = intermediate_values(trial)[epochs[trial.number]]
+            ranks.append({"rung": rung, "value": value, "rank": len(better) + 1, "of": len(places), "better": better})
     return ranks
 
 
@@ -118,11 +126,10 @@ def _find_peers(record: SearchRecord, trial: FrozenTrial) -> tuple[Sequence[floa
     return bracket.rungs, [t for place, t in enumerate(record.trials) if schedule.get_bracket(place) is bracket]
 
 
-def _get_value_at(record: SearchRecord, trial: FrozenTrial, rung: float) -> float | None:
-    """Return the first reported value at or after the budget `rung`, or None if the trial has not come so far."""
+def _find_epoch(record: SearchRecord, trial: FrozenTrial, rung: float) -> int | None:
+    """Return the epoch of the first report at or after the budget `rung`, or None if the trial has not come so far."""
     values = intermediate_values(trial)
     spent = {epoch: float(epoch) for epoch in values}
     if record.unit != "epochs":
         spent = cumulative_cost(get_reports(trial), record.unit)
-    epoch = min((epoch for epoch in values if spent.get(epoch, 0.0) >= rung), default=None)
-    return None if epoch is None else values[epoch]
+    return min((epoch for epoch in values if spent.get(epoch, 0.0) >= rung), default=None)

@@ -50,12 +50,13 @@ class DistinctSampler(BaseSampler):
             values = self._draw(self.sampler, study, trial)
             if not _is_tried(values, tried) and (allows is None or allows(values)):
                 return values
-        tried_keys, fixed = {_build_key(params) for params in tried}, _build_key(enqueued)
-        combinations = self.space.list_combinations() or []
+        fixed, combinations = _build_key(enqueued), self.space.list_combinations() or []
         keys = {_build_key(values): values for values in combinations if allows is None or allows(values)}
-        left = [combination for key, combination in keys.items() if key not in tried_keys and fixed <= key]
-        if left:
-            return random.Random(trial.number).choice(left)
+        own = [other.params for other in others if 0 <= other.number != trial.number]
+        for known in (tried, own):  # if earlier searches have tried all that is left, it is tried again
+            known_keys = {_build_key(params) for params in known if params}
+            if left := [combination for key, combination in keys.items() if key not in known_keys and fixed <= key]:
+                return random.Random(trial.number).choice(left)
         sampler = RandomSampler(seed=trial.number)
         for _ in range(1 if allows is None else DRAWN_AT_RANDOM):
             values = self._draw(sampler, study, trial)

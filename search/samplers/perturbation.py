@@ -53,5 +53,6 @@ def resample(distribution: BaseDistribution, draw: random.Random) -> Any:
         value = math.exp(draw.uniform(math.log(low), math.log(high)))
         return min(max(round(value) if isinstance(distribution, IntDistribution) else value, low), high)
     if distribution.step is not None:
-        return low + draw.randint(0, round((high - low) / distribution.step)) * distribution.step
+        value = low + draw.randint(0, round((high - low) / distribution.step)) * distribution.step
+        return min(value, high)  # 0.1 + 2 * 0.1 is above 0.3
     return draw.uniform(low, high)

@@ -53,7 +53,8 @@ def next_runs(
         with_defaults: Whether the defaults can be trained.
         halves: Whether every second round halves the finalists. With several objectives, all finalists stay.
     """
-    left, spent, index = [*finalists, *([None] if with_defaults else [])], 0, 0
+    configs = [*finalists, *([None] if with_defaults else [])]
+    left, spent, index = configs, 0, 0
     due: list[Run] = []
     is_decided = True  # whether all runs of the rounds so far have ended
     while True:
@@ -67,7 +68,9 @@ def next_runs(
             if not is_decided:
                 return due
             left = _keep_better_half(left, values, index, mode)
-        spent += len(left)
+        # One that was dropped by now may have begun this round, since rounds overlap.
+        begun_before = [c for c in configs if c not in left and (index in values.get(c, ()) or (c, index) in begun)]
+        spent += len(left) + len(begun_before)
         if len(left) < 2 or spent > runs:
             return due
         lacking = [(config, index) for config in left if index not in values.get(config, ()) and config not in dropped]

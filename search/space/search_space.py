@@ -36,7 +36,7 @@ class Parameter:
 
     def is_active(self, known: Mapping[str, Any]) -> bool:
         """Return whether it is searched, given the values of other parameters in `known`."""
-        return all(known.get(name) in values for name, values in self.when.items())
+        return all(name in known and known[name] in values for name, values in self.when.items())
 
     def contains(self, value: Any) -> bool:
         """Return whether `value` can be suggested."""
@@ -289,7 +289,7 @@ def list_values(distribution: BaseDistribution) -> list[Any]:
         return [low]
     if step is None or (steps := round((high - low) / step)) >= MANY:
         return []
-    return [low + index * step for index in range(steps + 1)]
+    return [min(low + index * step, high) for index in range(steps + 1)]  # 0.1 + 2 * 0.1 is above 0.3
 
 
 def _suggest(trial: optuna.Trial, name: str, d: BaseDistribution) -> Any:

@@ -71,7 +71,7 @@ def parse_distribution(name: str, text: str, field: FieldInfo) -> BaseDistributi
         raise UsageError(
             f"{where} must be above 0 on a log scale, but got {body}. Raise the lower bound or say :linear."
         )
-    if width is not None and not 0 < width <= high - low:
+    if width is not None and not 0 < width <= (high - low) * (1 + 1e-9):
         raise UsageError(f"{where} must have a step between 0 and {high - low:g}, but got {width:g}.")
     if width is not None and abs(round((high - low) / width) * width - (high - low)) > 1e-9 * (high - low):
         raise UsageError(f"{where} must have a step that leads from {low:g} to {high:g}, but got {width:g}.")

@@ -1,13 +1,13 @@
 """The part of a search space in which commands let a search propose trials."""
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.errors import UsageError, suggest_nearest
+from searchlight.search.samplers.perturbation import resample
 from searchlight.search.space.search_space import Parameter, Space
 from searchlight.search.steering.region import Condition, Region, parse_region
 from searchlight.search.steering.state import SteeringState, are_allowed
@@ -22,26 +22,16 @@ def check_rest(regions: Sequence[Region], space: Space) -> list[str]:
     Raises:
         UsageError: They leave nearly nothing.
     """
-    draw = random.Random(0)
-    points = (space.choose(lambda parameter: _draw_value(parameter.distribution, draw)) for _ in range(DRAWN))
-    left = sum(are_allowed(regions, point) for point in points) / DRAWN
-    if left < FEWEST:
+    draw, combinations = random.Random(0), space.list_combinations()
+    points = combinations or [space.choose(lambda p: resample(p.distribution, draw)) for _ in range(DRAWN)]
+    left = sum(are_allowed(regions, point) for point in points) / len(points)
+    if left < FEWEST and not (combinations and left):  # of few combinations, each one is found
+        kind = "configs" if combinations else "random configs"
         raise UsageError(
-            f"a region must leave some of the space, but {left:.1%} of {DRAWN} random configs are left. Leave more, or "
+            f"a region must leave some of the space, but {left:.1%} of {len(points)} {kind} are left. Leave more, or "
             "begin a search over a smaller space."
         )
     return [f"about {100 * left:.0f} % of the space is left"] if left < FEW else []
-
-
-def _draw_value(distribution: BaseDistribution, draw: random.Random) -> Any:
-    """Return a value of a distribution by a uniform draw, on a log scale where the distribution has one."""
-    if isinstance(distribution, CategoricalDistribution):
-        return draw.choice(distribution.choices)
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high = distribution.low, distribution.high
-    scale = (math.log, math.exp) if distribution.log else (float, float)
-    value = scale[1](draw.uniform(scale[0](low), scale[0](high)))
-    return round(value) if isinstance(distribution, IntDistribution) else value
 
 
 def list_regions(state: SteeringState, space: Space) -> list[Region]:

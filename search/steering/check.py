@@ -285,7 +285,9 @@ def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
         raise UsageError(f"undo must name a command that can be taken back, but {named} cannot.")
     if entry.command.id in find_undone(view.log):
         raise UsageError(f"undo must name a command that is in force, but {named} was undone.")
-    return [f"{named} is in force no more. It was: {entry.answer.effect}"]
+    left = [command for command in view.state.commands if command.id != entry.command.id]
+    few = check_rest(list_regions(SteeringState(left), view.space), view.space)  # an earlier narrow is in force again
+    return [f"{named} is in force no more. It was: {entry.answer.effect}", *few]
 
 
 CHECKS: Mapping[str, Callable[[Mapping[str, Any], SearchView], list[str]]] = {

@@ -178,6 +178,11 @@ def penalize_violations(trial: FrozenTrial, objective: Objective) -> Mapping[int
     return {**values, **penalties} if penalties else values
 
 
+def has_broken_off(trial: FrozenTrial) -> bool:
+    """Return whether `trial` diverged, was infeasible or failed, so that a scheduler ranks it last."""
+    return trial.state != TrialState.RUNNING and get_outcome(trial) in (*WORSE, "failed")
+
+
 def is_feasible(trial: FrozenTrial, objective: Objective) -> bool:
     """Return whether `trial` violates no constraint so far."""
     return all(value <= 0 for value in get_constraints(trial, objective).values())

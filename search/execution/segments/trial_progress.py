@@ -10,10 +10,9 @@ from searchlight.search.space.fidelity import cumulative_cost
 from searchlight.search.steering.state import Controls
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
-    WORSE,
     TrialCache,
-    get_outcome,
     get_reports,
+    has_broken_off,
     intermediate_values,
     is_confirming,
     max_epochs,
@@ -61,7 +60,7 @@ class ProgressReader:
             copied_from=trial.user_attrs.get("copied_from"),
             replaces=copy["replaces"],
             finished=trial.state == TrialState.COMPLETE,
-            broke_off=trial.state != TrialState.RUNNING and get_outcome(trial) in (*WORSE, "failed"),
+            broke_off=has_broken_off(trial),
             epochs=max_epochs(trial),
             spent=None if self.schedule.unit == "epochs" else cumulative_cost(get_reports(trial), self.schedule.unit),
             confirmed_before=self.study.count_confirming_before(trial.number),

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from searchlight.search.analysis.confirmation import CHOSEN_FROM, SHOWN_FROM, estimate_confirmation
+from searchlight.search.analysis.confirmation import (
+    CHOSEN_FROM,
+    SHOWN_FROM,
+    _format_estimate,
+    estimate_confirmation,
+)
 from searchlight.search.analysis.confirmed_best import INTERVAL, build_confirmation_rows
 from tests.search.objectives import VAL_LOSS, VAL_SCORE
 
@@ -27,6 +32,19 @@ def run_all(means, seeds=5, noise=1.0, shared=0.0, seed=0):
 
 def config_of(found, trial):
     return next(config for config in found.configs if config.trial == trial)
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "told"),
+    [
+        (1234.567, (1234.51, 1234.62), ("1234.57", "90 % interval 1234.51 to 1234.62")),
+        (0.0193, (0.0041, 0.0352), ("0.019", "90 % interval 0.004 to 0.035")),
+        (123456.0, (120000.0, 130000.0), ("1.23e+05", "90 % interval 1.2e+05 to 1.3e+05")),
+        (0.0, (0.0, 0.0), ("0", "90 % interval 0 to 0")),
+    ],
+)
+def test_interval_has_two_digits_of_its_width(value, interval, told):
+    assert _format_estimate(value, interval) == told
 
 
 def test_clearly_better_finalist_is_chosen_and_shown():

@@ -149,6 +149,15 @@ def test_config_that_diverged_once_is_worse_than_others(search, diverged, said):
     assert confirmation.statement.endswith(f" ({said} diverged under a new seed)")
 
 
+@pytest.mark.parametrize("outcomes", [("diverged", "failed"), ("failed", "diverged")], ids=str)
+def test_config_that_diverged_once_and_failed_once_is_worse_than_others(search, outcomes):
+    confirm_all(search)
+    for seed, outcome in enumerate(outcomes, 14):
+        search.confirm(1, seed, -5.0, outcome=outcome)
+    (confirmation,) = confirm(load_search(search.config.local_path))
+    assert confirmation.diverged == (1,)
+
+
 def test_config_that_was_infeasible_once_is_left_out(search):
     confirm_all(search)
     search.confirm(1, 14, 9.0, outcome="infeasible")

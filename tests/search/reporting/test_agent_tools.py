@@ -163,6 +163,15 @@ def test_explanation_names_few_of_many_better_trials(driver, tools, monkeypatch)
     assert (rung["rank"], rung["of"], len(rung["better"])) == (3, 3, 1)
 
 
+def test_explanation_ranks_as_the_scheduler_does(driver, tools):
+    for number, loss in ((1, 0.1), (2, 0.2)):
+        driver.call(driver.searcher.suggest, f"t{number}")
+        driver.call(report, driver.searcher, f"t{number}", 1, loss, done=number != 1)
+    driver.call(end, driver.searcher, "t1", "diverged", "val/loss is nan")
+    ranks = {number: tools.explain(driver.name, number)["rungs"][0]["rank"] for number in range(3)}
+    assert ranks == {2: 1, 0: 2, 1: 3}, "one that diverged later comes last"
+
+
 def test_confirming_runs_are_hidden_until_the_end(driver, tools):
     attributes = {"config": {"seed": 77}, "confirms": {"trial": 0, "round": 0, "seed": 77}}
     study = driver.searcher.study

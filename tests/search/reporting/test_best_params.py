@@ -52,9 +52,9 @@ def test_args_have_the_style_of_the_searched_command():
     command = ["python", "train.py", "--optim.name={name}", "--depth", "{model-depth}", "--out={trial_dir}", "{data}"]
     about = {"config": {"command": command}, "flags": {name: asdict(flag) for name, flag in flags.items()}}
     values = {"cache": False, "name": "a b", "layers": ["a,b", 2], "fp16": False, "lr": 1e-05, "betas": "[0.9, 0.99]"}
-    values |= {"model_depth": 3, "data": "x.bin", "epochs": 9, "a": 1, "b": 2}
+    values |= {"model_depth": 0.123456789, "data": None, "epochs": 9, "a": 1, "b": 2}  # as the program got them
     assert shlex.split(format_command_args(values, about)) == [
-        "--optim.name=a b", "--depth", "3", "x.bin",
+        "--optim.name=a b", "--depth", "0.123456789", "null",
         "--learning-rate=1e-05", "--no-fp16", "layers=['a,b',2]", "--betas", "0.9", "0.99",
         "--options", "a=1", "b=2",
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import create_trial
 
 from searchlight.search.samplers.distinct import _is_tried
 from searchlight.search.samplers.factory import create_sampler
@@ -62,6 +63,18 @@ def test_small_space_is_tried_as_a_whole(tmp_path, sampler, space, parallel):
 
 def test_exhausted_space_suggests_something_again(tmp_path):
     assert len(search(tmp_path, "random", DISCRETE, trials=14, parallel=2)) == 14
+
+
+def test_space_that_an_earlier_search_has_tried_is_tried_as_a_whole(tmp_path):
+    space = resolve_space(Config, {"lr": 1e-3, "precision": "fp32", "dropout": 0.1}, {"width": "1..4"})
+    distributions = {p.name: p.distribution for p in space.parameters if p.name == "width"}
+    earlier = [create_trial(params={"width": w}, distributions=distributions, value=0.0) for w in (1, 2, 3, 4)]
+    for number, trial in enumerate(earlier, -4):
+        trial.number = number
+    study, store = create_study(tmp_path, partial(create_sampler, "random", 0), [VAL_LOSS], earlier=earlier)
+    asked = play_trials(study, space, 4, lambda number, values: complete(study, number, 0.0))
+    store.close()
+    assert sorted(values["width"] for values in asked) == [1, 2, 3, 4]
 
 
 def test_enqueued_values_stay_and_the_others_are_new(tmp_path):

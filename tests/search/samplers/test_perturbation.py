@@ -6,10 +6,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
 
+from searchlight.search.analysis.ladder import snap
 from searchlight.search.samplers import perturbation
-from searchlight.search.samplers.perturbation import perturb
-from searchlight.search.space.search_space import resolve_space
+from searchlight.search.samplers.perturbation import perturb, resample
+from searchlight.search.space.search_space import list_values, resolve_space
 from searchlight.trainables.task import TaskConfig, searchable
 
 
@@ -88,6 +90,15 @@ def test_many_perturbations_stay_in_the_space(seed, steps):
             distribution = PARAMETERS[name].distribution
             assert distribution._contains(distribution.to_internal_repr(value)), (name, value)
         assert SPACE.build_config(values).model_dump()
+
+
+@pytest.mark.parametrize(("low", "high", "step"), [(0.1, 0.3, 0.1), (0.0, 0.6, 0.2), (0.1, 0.7, 0.2)])
+def test_values_of_a_range_with_steps_end_at_its_end(low, high, step):
+    distribution = FloatDistribution(low, high, step=step)
+    drawn = {resample(distribution, random.Random(seed)) for seed in range(30)}
+    assert sorted(drawn) == list_values(distribution)
+    assert all(distribution._contains(value) for value in drawn), "0.1 + 2 * 0.1 is above 0.3"
+    assert (min(drawn), max(drawn), snap(distribution, high)) == (low, high, high)
 
 
 def test_seed_decides_the_perturbation():

@@ -117,6 +117,14 @@ def test_failed_run_counts_as_one_of_the_runs():
     assert sum(map(len, finish(7, (7, 3), failing=[(None, 1)])[0])) == 6
 
 
+def test_run_that_had_begun_before_its_config_was_dropped_counts():
+    configs = (7, 3, 1, None)
+    values = {config: {0: 1.0} for config in configs[1:]}
+    begun = [(config, 1) for config in configs]
+    for runs, due in ((10, []), (11, [(3, 2), (1, 2), (None, 2)])):
+        assert next_runs(configs[:-1], values, runs, "max", begun=begun, dropped=[7], halves=False) == due
+
+
 def test_confirmation_ends_once_all_finalists_failed():
     rounds, _, _ = finish(20, failing=[(config, 1) for config in FINALISTS])
     assert len(rounds) == 2

@@ -66,6 +66,7 @@ def test_fixed_parameter_is_not_searched_and_has_its_type():
         ("1e-4..1e-2", FloatDistribution(1e-4, 1e-2, log=True)),  # the scale that the field declares
         ("1e-4..1e-2:linear", FloatDistribution(1e-4, 1e-2)),
         ("0..1:linear:step=0.25", FloatDistribution(0.0, 1.0, step=0.25)),
+        ("0.2..0.3:linear:step=0.1", FloatDistribution(0.2, 0.3, step=0.1)),
         ("0.1,0.2", CategoricalDistribution([0.1, 0.2])),
     ],
 )
@@ -151,6 +152,18 @@ def test_condition_may_list_several_values():
         precision for precision in ("fp32", "fp16", "bf16") if "growth" in space.parse_point({"precision": precision})
     ]
     assert active == ["fp16", "bf16"]
+
+
+def test_condition_on_none_needs_the_parameter():
+    class Scheduled(TaskConfig):
+        sched: str | None = searchable("cosine", choices=["cosine", None], when={"precision": "fp16"})
+        decay: float = searchable(0.1, low=0.0, high=1.0, when={"sched": [None]})
+
+    space = resolve_space(Scheduled, {}, {})
+    seen = suggested(space)
+    assert {("sched" in values, values.get("sched"), "decay" in values) for values in seen} == {
+        (False, None, False), (True, "cosine", False), (True, None, True)
+    }  # fmt: skip
 
 
 def test_circular_conditions_are_refused():
