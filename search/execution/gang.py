@@ -32,8 +32,8 @@ from searchlight.trainables.worker.messages import (
 )
 
 POLL_S = 0.2  # latency of noticing ended workers
-STOP_S = 4.0  # how long workers may take to stop at a window
-CLOSE_S = 3.0  # how long workers may take to return before they are killed
+STOP_S = 4.0  # how long workers may take to stop at a window, beside what a program takes to end
+CLOSE_S = 3.0  # how long workers may take to return before they are killed, beside the same
 CALL_S = 60.0  # timeout of calls to the registry
 START_S = 300.0  # how long the registry, or placed workers, may take to start and to import what they need
 
@@ -117,6 +117,8 @@ class GangRunner:
         self._clock = clock
         self._policy = FailurePolicy(settings.max_failures)
         self._next_poll_s = GangStatus.next_poll_s  # the latency of noticing the end of the search, or a stall
+        command = settings.worker.command
+        self._program_s = command.longest_stop_s if command else 0.0  # what its program may take to end
         self._over = ""
         self._are_killed = False  # the present workers, which do not answer
 
@@ -164,7 +166,7 @@ class GangRunner:
                 status = self._registry.call(Registry.poll, self._describe_work())
                 polled_at, self._next_poll_s = now, status.next_poll_s
                 if status.stopping and stop_at == math.inf:
-                    stop_at = now + (STOP_S if status.up else 0.0)
+                    stop_at = now + (STOP_S + self._program_s if status.up else 0.0)
                 last = self._check_status(status)
             is_alive = self._workers.is_alive()
             if last is None and stop_at < math.inf and (now >= stop_at or not is_alive):
@@ -181,7 +183,7 @@ class GangRunner:
         """Let the workers return, so that Train releases their resources, and remove the gang."""
         self._registry.timeout_s = CLOSE_S
         if self._registry.call(Registry.close):
-            self._workers.join(CLOSE_S)
+            self._workers.join(CLOSE_S + self._program_s)
         self._registry.call(Registry.unregister_gang)
 
     def _describe_work(self) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+LONGEST_SAVE_S = 5.0  # how long a program may write a checkpoint before it is ended
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -81,6 +83,11 @@ class CommandSettings:
     def can_resume(self) -> bool:
         """Whether the program, if it is started again, continues where it was stopped."""
         return bool(self.resume_with) or self.uses_checkpoints
+
+    @property
+    def longest_stop_s(self) -> float:
+        """How many seconds it may take to end the program: until it has saved, was asked to stop, and got SIGTERM."""
+        return (LONGEST_SAVE_S if self.can_resume else 0.0) + 2 * self.stop_grace
 
     @property
     def uses_checkpoints(self) -> bool:

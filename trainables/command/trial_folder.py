@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
-from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.command.settings import LONGEST_SAVE_S, CommandSettings
 from searchlight.trainables.filesystem.paths import replacing
 from searchlight.trainables.filesystem.storage_errors import CONFLICTS, unreadable_errors, unwritable_errors
 
@@ -28,7 +28,6 @@ EXECUTABLE = 0o111
 CHANGES = (errno.ENOENT, errno.ENOTEMPTY)  # errors of a deletion while something else writes there
 OF_PROGRAM = (*CHANGES, errno.EACCES, errno.EPERM)  # the same in a folder of the program, which may take away rights
 QUIET_S = 0.5  # without a write, after which a checkpoint counts as complete
-LONGEST_SAVE_S = 5.0
 POLL_S = 0.1
 
 
@@ -54,6 +53,8 @@ class TrialFolder:
             self.can_continue = settings.can_resume and (
                 _has_entries(self.checkpoints) if settings.uses_checkpoints else (self.path / REPORTS).exists()
             )
+        # Without all reports before it, the next one would get the number of another epoch.
+        self.can_continue = self.can_continue and self._load_reports() is not None
         if not self.can_continue:
             self.checkpoints = usual
 
@@ -138,13 +139,18 @@ class TrialFolder:
 
     def read_reports(self) -> list[Report]:
         """Return the reports that the program has made before, if it continues after them."""
+        return (self._load_reports() or []) if self.can_continue else []
+
+    def _load_reports(self) -> list[Report] | None:
+        """Return the kept reports, or None if they are damaged, as by a power cut."""
         file = self.path / REPORTS
         with unreadable_errors(file):
-            if not self.can_continue or not file.exists():
-                return []
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        complete = (line for line in lines if line.endswith("\n"))  # a worker may have died while it wrote
-        return [Report(**json.loads(line)) for line in complete]
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        complete = (line for line in lines if line.endswith(b"\n"))  # a worker may have died while it wrote
+        try:
+            return [Report(**json.loads(line)) for line in complete]
+        except (ValueError, TypeError):
+            return None
 
     def add_reports(self, reports: Iterable[Report]) -> None:
         """Keep reports for a later start of the program, if that continues after them."""

@@ -9,6 +9,7 @@ from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
 from searchlight.search.execution.gang import CALL_S, CLOSE_S, POLL_S, START_S, STOP_S, GangRunner, RegistryClient
 from searchlight.search.execution.gang_registry import Registry
+from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.worker.messages import (
     Delivery,
     EndedWorkers,
@@ -73,10 +74,10 @@ class FakeRegistry:
 class FakeGang:
     """A gang, its registry and its workers."""
 
-    def __init__(self, max_failures=3, stall_timeout=None, objective=""):
+    def __init__(self, max_failures=3, stall_timeout=None, objective="", command=None):
         self.registry = FakeRegistry()
         self.started = []
-        worker = WorkerSettings("task", objective, stall_timeout=stall_timeout)
+        worker = WorkerSettings("task", objective, stall_timeout=stall_timeout, command=command)
         settings = GangSettings(2, {"CPU": 1.0}, "pack", False, None, max_failures, worker)
         clock = lambda: self.registry.now  # noqa: E731
         self.runner = GangRunner("gang-1", settings, PLACE_S, self.registry, self.start_workers, clock)
@@ -194,6 +195,17 @@ def test_stopping_search_gives_workers_time_to_save(gang, goes_down):
     gang.after(8, lambda: gang.registry.status.update(up=not goes_down))
     assert gang.wait() == [INTERRUPTED]
     assert STOP_S < gang.registry.now < STOP_S + 2
+
+
+def test_stopping_search_gives_programs_their_time_to_end():
+    command = CommandSettings(("train", "{checkpoint_dir}"), "", "", objectives=("loss",), stop_grace=60.0)
+    gang = FakeGang(command=command)
+    gang.registry.status["stopping"] = True
+    assert gang.wait() == [INTERRUPTED]
+    assert STOP_S + command.longest_stop_s < gang.registry.now < STOP_S + command.longest_stop_s + 2
+    gang.runner.close()
+    gang.workers.join.assert_called_once_with(CLOSE_S + command.longest_stop_s)
+    assert command.longest_stop_s > 2 * 60, "it may be asked to stop, and then get SIGTERM"
 
 
 def test_gang_on_a_leaving_node_releases_its_begun_trial(gang):

@@ -140,6 +140,20 @@ def test_trial_continues_when_the_user_has_a_folder_of_checkpoints_by_now(projec
     assert (project.folder / "checkpoints" / "last").read_text() == "77"
 
 
+@pytest.mark.parametrize("lost", [b"\0" * 40 + b"\n", b'{"step": 1}\n', b"\xff\n"])
+def test_program_with_damaged_reports_begins_again(project, lost):
+    project.write(RESUMING)
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    [*worker.run(project.segment(until=2, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    kept = project.trials / "0" / ".reports.jsonl"
+    kept.write_bytes(lost + kept.read_bytes().splitlines(keepends=True)[1])
+    worker = project.worker("{checkpoint_dir}", "4", resume_with=("--resume",))
+    reports = [*worker.run(project.segment(epoch=2, until=4, is_last=False))]
+    worker.drop_trial_unless_continued(None)
+    assert losses(reports)[-2:] == [1 / 3, 1 / 4], "no epoch gets the number of another"
+
+
 def test_checkpoints_that_cannot_be_listed_interrupt_a_program(project, monkeypatch):
     project.write(RESUMING)
     worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
