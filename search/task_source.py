@@ -409,8 +409,10 @@ def find_imported_modules(path: Path) -> dict[str, Path]:
 
 def find_modules(folder: Path) -> dict[str, Path]:
     """Return all Python files in `folder`, and all folders in it that hold Python files, by module name."""
-    # In the root of a clone, Searchlight's own folders are no modules of the user.
-    ours = {PACKAGE.resolve(), *(link.resolve() for link in PACKAGE.resolve().iterdir() if link.is_symlink())}
+    # In the root of a clone, which need not be the installed one, Searchlight's own folders are no modules of the user.
+    packages = [package for package in (PACKAGE.resolve(), (folder / PACKAGE.name).resolve()) if package.is_dir()]
+    links = (link for package in packages for link in package.iterdir() if link.is_symlink())
+    ours = {*packages, *(link.resolve() for link in links)}
     files = [*folder.glob("*.py"), *{file.parent for file in folder.glob("*/*.py")}]
     files += {package.parents[1] for package in folder.glob("*/*/__init__.py")}
     return {

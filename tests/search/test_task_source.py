@@ -188,6 +188,17 @@ def test_folders_of_a_clone_are_no_modules_of_a_task_in_its_root():
     assert not {"models", "search", "searchlight", "trainables"} & {*find_modules(ROOT)}
 
 
+def test_folders_of_a_clone_that_is_not_the_installed_one_are_none_either(tmp_path):
+    (tmp_path / "searchlight").mkdir()
+    (tmp_path / "searchlight" / "__init__.py").touch()
+    for name in ("models", "search", "trainables"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / "searchlight" / name).symlink_to(f"../{name}")
+    (tmp_path / "my_task.py").touch()
+    assert {*find_modules(tmp_path)} == {"my_task"}
+
+
 def test_processes_find_the_modules_of_a_task_but_none_that_hides_a_library(write, tmp_path):
     code = Path(write(my_task="", helper="", queue="", ray="", models__nets="")).parent
     links = registry.link_modules(tmp_path / "links", code)

@@ -73,7 +73,7 @@ def leave_out_fp16(options: SpaceOptions, space: Space) -> tuple[Space, tuple[st
     if the user named precisions, or if it is the task's default.
     """
     parameter = next((p for p in space.parameters if p.name == "precision"), None)
-    is_named = "precision" in options.search or any("precision" in point for point in options.try_)
+    is_named = "precision" in options.search or any(point.get("precision") == Precision.FP16 for point in options.try_)
     if parameter is None or is_named or not issubclass(space.config_class, TaskConfig):
         return space, ()  # a function may give `precision` another meaning
     assert isinstance(parameter.distribution, CategoricalDistribution)

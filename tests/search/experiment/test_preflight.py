@@ -148,6 +148,12 @@ def test_default_fixed_and_foreign_precisions_stay(config_class):
     assert leave_out_fp16(make_config(TOY), space) == (space, ())
 
 
+@pytest.mark.parametrize(("tried", "stays"), [("fp16", True), ("fp32", False)])
+def test_point_to_try_keeps_fp16_if_it_names_it(tried, stays):
+    space, lines = leave_out_fp16(make_config(TOY, try_=[{"precision": tried}]), resolve_space(TwoModes, {}, {}))
+    assert (space.fixed.get("precision") == "fp32", len(lines)) == (not stays, not stays)
+
+
 def test_precision_that_alone_remains_is_fixed():
     space, (line,) = leave_out_fp16(make_config(TOY), resolve_space(TwoModes, {}, {}))
     assert ([p.name for p in space.parameters], space.fixed["precision"]) == (["lr"], "fp32")
