@@ -285,8 +285,8 @@ def _check_undo(args: Mapping[str, Any], view: SearchView) -> list[str]:
         raise UsageError(f"undo must name a command that can be taken back, but {named} cannot.")
     if entry.command.id in find_undone(view.log):
         raise UsageError(f"undo must name a command that is in force, but {named} was undone.")
-    left = [command for command in view.state.commands if command.id != entry.command.id]
-    few = check_rest(list_regions(SteeringState(left), view.space), view.space)  # an earlier narrow is in force again
+    state = build_state([each for each in view.log if each.command.id != entry.command.id])
+    few = check_rest(list_regions(state, view.space), view.space)  # an earlier narrow, or what was undone, is in force
     return [f"{named} is in force no more. It was: {entry.answer.effect}", *few]
 
 

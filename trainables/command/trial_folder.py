@@ -81,6 +81,8 @@ class TrialFolder:
                 elif entry != self.output:
                     entry.unlink()
         self._cut_half_report()
+        with unwritable_errors(self.checkpoints, CONFLICTS):  # first, since it tells a later start which folder it is
+            self.checkpoints.mkdir(exist_ok=True)
         if self._settings.link:
             for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
                 target = self.path / Path(origin).relative_to(self.source)
@@ -91,8 +93,9 @@ class TrialFolder:
                         target.mkdir(exist_ok=True)
                 elif not os.path.lexists(target):
                     link_or_copy(origin, target)
-        with unwritable_errors(self.checkpoints, CONFLICTS):
-            self.checkpoints.mkdir(exist_ok=True)
+                elif origin.is_dir():  # if the trial has opened it before, its links are gone
+                    with unwritable_errors(target):
+                        _link_entries(Path(origin), target)
         if self.output.exists():
             how = "continues" if self.can_continue else "starts again"
             with unwritable_errors(self.output), self.output.open("a", encoding="utf-8") as file:
@@ -199,10 +202,21 @@ def _open_link(folder: Path) -> None:
     if opened.exists():  # of a worker that was killed
         shutil.rmtree(opened)
     opened.mkdir()
-    for entry in os.scandir(os.readlink(folder)):
-        (opened / entry.name).symlink_to(entry)
+    _link_entries(Path(os.readlink(folder)), opened)
     folder.unlink()
     opened.rename(folder)
+
+
+def _link_entries(source: Path, folder: Path) -> None:
+    """Link what a folder of the user has and `folder` lacks, also in its folders. Do nothing if `folder` is a link."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for entry in os.scandir(source):
+        place = folder / entry.name
+        if not os.path.lexists(place):
+            place.symlink_to(entry)
+        elif entry.is_dir():
+            _link_entries(Path(entry), place)
 
 
 def _has_entries(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,45 @@ def test_values_are_written_to_a_copy_in_a_folder_that_is_a_link(project, is_lar
         assert (project.trials / str(trial) / "configs" / "deep" / "base.yaml").read_text() == f"lr: {lr}\n"
         assert not (project.trials / str(trial) / "configs" / "deep" / "other.yaml").exists(), "links go"
     assert (configs / "base.yaml").read_text() == "lr: 0.1\n", "the user's file is as it was"
+
+
+def test_resumed_program_has_all_files_of_a_folder_with_its_values(project):
+    (project.folder.parent / "elsewhere" / "deep").mkdir(parents=True)
+    (project.folder / "configs").symlink_to(project.folder.parent / "elsewhere")
+    (project.folder / "configs" / "deep" / "base.yaml").write_text("lr: 0.1\n")
+    (project.folder / "configs" / "deep" / "other.yaml").write_text("of the user")
+    project.write(
+        "from pathlib import Path\nassert Path('configs/deep/other.yaml').exists()" + textwrap.dedent(RESUMING)
+    )
+    files = (FileTarget("configs/deep/base.yaml", "lr", "lr"),)
+    found = []
+    for epoch in (0, 2):
+        worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",), files=files)
+        found += worker.run(project.segment(epoch=epoch, until=epoch + 2, is_last=False, lr=0.5))
+        worker.drop_trial_unless_continued(None)
+    assert losses(found) == [1, 1 / 2, 1 / 3, 1 / 4]
+
+
+def test_trial_never_resumes_from_checkpoints_of_the_user(project, monkeypatch):
+    (project.folder / "checkpoints").mkdir()
+    (project.folder / "checkpoints" / "last").write_text("77")
+    project.write("x = 1", "z.txt")
+    project.write(RESUMING)
+    write_bytes = Path.write_bytes
+
+    def fill_disk(path, content):
+        if path.name.startswith("z.txt"):
+            raise OSError(errno.ENOSPC, "as the disk says", str(path))
+        return write_bytes(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", fill_disk)
+        worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+        *_, last = worker.run(project.segment(until=2, is_last=False))
+        assert last.outcome == "interrupted"
+    worker = project.worker("{checkpoint_dir}", "2", resume_with=("--resume",))
+    assert losses(worker.run(project.segment(until=2, is_last=False))) == [1, 1 / 2]
+    worker.drop_trial_unless_continued(None)
 
 
 def test_full_disk_leaves_no_half_copy(project, monkeypatch):
