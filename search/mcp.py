@@ -33,7 +33,7 @@ def main(storage: str, allow_steering: bool, author: str, share: float, gpu_hour
         from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ImportError as error:
-        raise UsageError('mcp must be installed, but is not: pip install "searchlight-hpo[mcp]".') from error
+        raise UsageError('mcp must be installed, but is not. In a clone, run pip install ".[mcp]".') from error
 
     def guard(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         """Return the tool with bounded answers, and the errors that an agent should read. The server hides others."""
