@@ -94,16 +94,15 @@ class CommandRunner(FunctionRunner):
                     session.report_program(report.metrics, report.at)
             if last is not None:
                 session.report_program(last.metrics, last.at)
-            is_interrupted = program.code is None or program.is_superseded
-            if not is_interrupted and (reason := program.describe_failure()):
+            if program.code is None or program.is_superseded:
+                session.end_trial(build_interruption([(self.must_stop, self.migrate_reason)]))
+            if reason := program.describe_failure():
                 if session.is_complete:
                     logger.warning("after its last report: %s", reason)
                 kept = parse_path(self.command.trial_root) / str(session.segment.trial) / OUTPUT
                 infeasibility = Infeasibility("memory") if OUT_OF_MEMORY.search(reason) else None
                 tail = f"{program.tail}\n\nOutput: {kept}\n"
                 session.end_trial(SegmentEnd("failed", reason, tail, infeasibility=infeasibility))
-        if is_interrupted:  # once the program has ended: after this report, the search may end in seconds
-            session.end_trial(build_interruption([(self.must_stop, self.migrate_reason)]))
 
     def _is_last(self, session: Session) -> bool:
         """Return whether the next report is the last one of the trial."""

@@ -130,15 +130,6 @@ def test_later_range_of_a_parameter_replaces_the_earlier_one(driver):
     assert 0.5 <= driver.searcher.suggest("t0")["segment"].config["lr"] <= 0.9
 
 
-def test_undo_that_leaves_nothing_of_the_space_is_refused(driver):
-    low, undo = Command("avoid", {"region": "lr<0.5"}), Command("undo", {"command": "1"})
-    for given in (low, undo, Command("avoid", {"region": "lr>=0.5"})):
-        assert driver.apply(given).answer.accepted
-    refused = driver.give("undo", command=undo.id)
-    assert not refused.accepted
-    assert "must leave some of the space" in refused.effect
-
-
 @pytest.mark.parametrize(
     "by", [lambda given: given.id, lambda given: "1", lambda given: 1], ids=["id", "text", "number"]
 )

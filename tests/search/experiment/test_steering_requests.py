@@ -62,6 +62,15 @@ def test_wrong_command_is_refused_in_one_line(driver, operation, args, reason):
     assert driver.study.get_commands()[-1].answer == answer, "the log has it"
 
 
+def test_undo_that_leaves_nothing_of_the_space_is_refused(driver):
+    low, undo = Command("avoid", {"region": "lr<0.5"}), Command("undo", {"command": "1"})
+    for given in (low, undo, Command("avoid", {"region": "lr>=0.5"})):
+        assert driver.apply(given).answer.accepted
+    refused = driver.give("undo", command=undo.id)
+    assert not refused.accepted
+    assert "must leave some of the space" in refused.effect
+
+
 def test_trial_that_stops_already_is_not_stopped_again(driver):
     driver.searcher.suggest("t0")
     driver.give("stop", trials=[0], why="hopeless")
