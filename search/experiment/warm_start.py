@@ -162,6 +162,7 @@ def as_sampler_trials(trials: Sequence[PriorTrial], space: Space, objective: Obj
             params={name: trial.point[name] for name in names},
             distributions={name: distributions[name] for name in names},
             intermediate_values=trial.values,
+            user_attrs={"outcome": trial.outcome},
             constraints={"diverged": 1.0} if trial.outcome == "diverged" else None,
         )
         frozen.number = number

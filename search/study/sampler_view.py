@@ -77,7 +77,7 @@ class SamplerView:
             return self._storage.get_all_trials(study_id, deepcopy, states)
         trials, live = self._storage.get_all_trials(study_id, deepcopy=False), self._study.live
         if not _are_same(trials, self._trials) or live != self._live:
-            self._shown = [*self._earlier, *_show_trials(trials, self._study, self._cache)]
+            self._shown = _show_trials(self._earlier, trials, self._study, self._cache)
             self._trials, self._live = trials, {*live}
         found = [trial for trial in self._shown if states is None or trial.state in states]
         return copy.deepcopy(found) if deepcopy else found
@@ -89,9 +89,12 @@ def _are_same(trials: Sequence[FrozenTrial], others: Sequence[FrozenTrial]) -> b
 
 
 def _show_trials(
-    trials: Sequence[FrozenTrial], study: StudyWithObjectives, shown: TrialCache[FrozenTrial | None]
+    earlier: Sequence[FrozenTrial],
+    trials: Sequence[FrozenTrial],
+    study: StudyWithObjectives,
+    shown: TrialCache[FrozenTrial | None],
 ) -> list[FrozenTrial]:
-    """Return `trials` as samplers should see them.
+    """Return `earlier` and `trials` as samplers should see them.
 
     Confirming runs are left out, since they repeat known configs and a sampler would count each as a new one.
 
@@ -102,15 +105,16 @@ def _show_trials(
     continue. A trial that violates a constraint on a metric keeps its values only for samplers that take constraints.
 
     Args:
+        earlier: Trials of other searches, with one objective.
         trials: All trials of the study, by number.
         shown: The results of `_show_trial`. Most do not change between two suggestions.
     """
     several = len(study.objectives) > 1
     seen = [trial for trial in shown.get_all(trials, study.live) if trial is not None]
     if not several and not study.extrapolates:
-        return _show_at_common_rung(seen, study.fewest_at_rung) if study.fewest_at_rung > 1 else seen
-    if not several:
-        seen = _extrapolate(seen)
+        return [*earlier, *(_show_at_common_rung(seen, study.fewest_at_rung) if study.fewest_at_rung > 1 else seen)]
+    # Apart, since the trials of another search may have other lengths.
+    seen = [*earlier, *seen] if several else [*_extrapolate(earlier), *_extrapolate(seen)]
     points = [trial.values for trial in seen if trial.state == TrialState.COMPLETE]
     if not points:
         return seen

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 from mlflow.tracking import MlflowClient
-from optuna.samplers import RandomSampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import TrialState
 from pydantic import Field
 
@@ -128,24 +128,41 @@ def study_after(tmp_path):
         store.close()
 
 
-def test_sampler_sees_earlier_trials_as_older(study_after):
+def ask_watched(study_after, earlier, kind):
+    """Ask for a trial, and return the other trials that a sampler of `kind` was shown."""
     seen = []
 
-    class Watching(RandomSampler):
+    class Watching(kind):
         def infer_relative_search_space(self, study, trial):
             seen.extend(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
             return super().infer_relative_search_space(study, trial)
 
-    diverged = PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {})
-    study = study_after([completed(values=(0.5, 0.3, 0.4)), diverged], lambda number: Watching(seed=0))
+    study = study_after(earlier, lambda number: Watching(seed=0))
     assert study.ask(SPACE)[0] == 0
+    assert [trial.number for trial in study.get_trials()] == [0]
+    return seen
+
+
+def test_tpe_sees_earlier_trials_as_older(study_after):
+    diverged = PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {})
+    seen = ask_watched(study_after, [completed(values=(0.5, 0.3, 0.4)), diverged], TPESampler)
     assert [(t.number, t.state, t.params["lr"]) for t in seen] == [
         (-2, TrialState.COMPLETE, 1e-2),
         (-1, TrialState.PRUNED, 9e-2),
     ]
     assert seen[0].value == 0.3
     assert seen[1].constraints == {"diverged": 1.0}
-    assert [trial.number for trial in study.get_trials()] == [0]
+
+
+def test_other_samplers_see_earlier_stopped_trials_as_completed(study_after):
+    stopped = PriorTrial("pruned", {"precision": "fp32", "lr": 3e-2}, {1: 0.6})
+    diverged = PriorTrial("diverged", {"precision": "fp32", "lr": 9e-2}, {})
+    seen = ask_watched(study_after, [completed(values=(0.5, 0.3)), stopped, diverged], RandomSampler)
+    assert [(t.number, t.state, t.constraints) for t in seen] == [
+        (number, TrialState.COMPLETE, {}) for number in (-3, -2, -1)
+    ]
+    # The stopped one by the change of the other from its epoch on, the diverged one as the worst.
+    assert [t.value for t in seen] == pytest.approx([0.3, 0.4, 0.4])
 
 
 def test_point_of_an_earlier_search_is_tried_if_enqueued(study_after):
