@@ -79,6 +79,8 @@ class StudySearcher(Searcher):
         self.error: Exception | None = None
         self.loss_reasons: dict[str, str] = {}  # by Tune's trial; see GangScheduler
         self._live: dict[str, int] = {}  # trial number by Tune's trial
+        self._combinations = None if schedule.makes_copies else space.list_combinations()
+        self._has_told = False  # that all were tried
 
     # If a searcher raises, Tune ends the run with a message that hides the cause. `_keep_error` stores the error
     # instead, and lets the gangs end normally.
@@ -223,7 +225,7 @@ class StudySearcher(Searcher):
             decision = None
             if not self.limits.search_over.is_set():
                 trials = self.progress.get_searched()
-                may_start = len(trials) < self.limits.trials
+                may_start = len(trials) < self.limits.trials and self._has_untried()
                 decision = (
                     self._find_kept(trials)
                     or (self._begin_enqueued() if may_start else None)
@@ -240,6 +242,15 @@ class StudySearcher(Searcher):
             if decision is None and (self._live or not self.reports.settle(is_over=True)):
                 break
         return Searcher.FINISHED
+
+    def _has_untried(self) -> bool:
+        """Return whether a config is left to try. Commands may leave fewer than the search has trials."""
+        if self._combinations is None or self.study.has_untried(self._combinations):
+            return True
+        if not self._has_told:
+            logger.warning("all configs that commands leave were tried: no trial begins until another one is allowed")
+        self._has_told = True
+        return False
 
     def _find_kept(self, trials: Sequence[TrialProgress]) -> Segment | None:
         """Return the next segment of a trial that a command keeps, or None if none of them waits."""

@@ -50,11 +50,11 @@ class DistinctSampler(BaseSampler):
             values = self._draw(self.sampler, study, trial)
             if not _is_tried(values, tried) and (allows is None or allows(values)):
                 return values
-        fixed, combinations = _build_key(enqueued), self.space.list_combinations() or []
-        keys = {_build_key(values): values for values in combinations if allows is None or allows(values)}
+        fixed, combinations = build_key(enqueued), self.space.list_combinations() or []
+        keys = {build_key(values): values for values in combinations if allows is None or allows(values)}
         own = [other.params for other in others if 0 <= other.number != trial.number]
         for known in (tried, own):  # if earlier searches have tried all that is left, it is tried again
-            known_keys = {_build_key(params) for params in known if params}
+            known_keys = {build_key(params) for params in known if params}
             if left := [combination for key, combination in keys.items() if key not in known_keys and fixed <= key]:
                 return random.Random(trial.number).choice(left)
         sampler = RandomSampler(seed=trial.number)
@@ -100,7 +100,7 @@ def _is_tried(values: dict[str, Any], tried: Sequence[dict[str, Any]]) -> bool:
 def _is_duplicate(values: dict[str, Any], others: dict[str, Any]) -> bool:
     """Return whether both have the same key. Keys are slow, so they are built for nearly equal values only."""
     nearly = values.keys() == others.keys() and all(_is_nearly_equal(values[name], others[name]) for name in values)
-    return nearly and _build_key(values) == _build_key(others)
+    return nearly and build_key(values) == build_key(others)
 
 
 def _is_nearly_equal(value: Any, other: Any) -> bool:
@@ -108,6 +108,6 @@ def _is_nearly_equal(value: Any, other: Any) -> bool:
     return math.isclose(value, other, rel_tol=CLOSE) if both_float else bool(value == other)
 
 
-def _build_key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
+def build_key(values: dict[str, Any]) -> frozenset[tuple[str, Any]]:
     """Return a key that is equal for values that differ by rounding only, such as sums of steps of 0.1."""
     return frozenset((name, f"{value:.12g}" if isinstance(value, float) else value) for name, value in values.items())

@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from searchlight.search.samplers.belief import Beliefs, RunningBelief, compute_losses, find_contradiction
-from searchlight.search.samplers.distinct import DistinctSampler
+from searchlight.search.samplers.distinct import DistinctSampler, build_key
 from searchlight.search.samplers.own import OwnSampler
 from searchlight.search.samplers.tpe import FastTPESampler
 from searchlight.search.space.objectives import Objective
@@ -164,6 +164,16 @@ class SearchStudy:
             trial.system_attrs.get("fixed_params", trial.params) for trial in self.get_all_trials()
         ]:
             self._study.enqueue_trial(values)
+
+    def has_untried(self, combinations: Sequence[dict[str, Any]]) -> bool:
+        """Return whether a point is enqueued, or commands allow one of `combinations` that no trial has."""
+        trials = self.get_all_trials()
+        if any(trial.state == TrialState.WAITING for trial in trials):
+            return True
+        tried = {build_key(trial.params) for trial in trials}
+        return any(
+            build_key(values) not in tried for values in combinations if self.allows is None or self.allows(values)
+        )
 
     def ask(self, space: Space) -> tuple[int, dict[str, Any]]:
         """Begin a trial. Return its number and its values."""

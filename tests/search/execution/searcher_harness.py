@@ -55,9 +55,9 @@ class Watching:
         return [event for event in self.events if event[0] == kind]
 
 
-def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, mode="min", **limits):
+def searcher_over(study, folder, trials=3, rungs=(1, 3), fixed=None, searched=None, mode="min", **limits):
     """The searcher, the study, and what its callback was told."""
-    space = resolve_space(Config, {"precision": "fp32", **(fixed or {})}, {})
+    space = resolve_space(Config, {"precision": "fp32", **(fixed or {})}, searched or {})
     watching, schedule = Watching(), ASHAScheduler(rungs, 3, mode)
     searcher = StudySearcher(study, space, schedule, SearchLimits(trials, **limits), folder, "a", [watching])
     return searcher, study, watching

@@ -124,6 +124,22 @@ def test_no_trial_is_proposed_in_a_region_to_avoid(driver):
     assert all(0.1 <= value < 0.2 for value in values)
 
 
+def test_no_config_is_tried_twice_if_commands_leave_no_other(make_searcher, tmp_path, caplog):
+    driver = Driver(make_searcher(trials=5, searched={"lr": "0.0..1.0:step=0.25"}), tmp_path)
+    assert driver.give("avoid", region="lr>=0.5").undo
+    for number, loss in enumerate([0.5, 0.4]):
+        driver.searcher.suggest(f"t{number}")
+        report(driver.searcher, f"t{number}", 1, loss, done=True)
+    continued = driver.searcher.suggest("t2")["segment"]
+    assert (continued.trial, continued.epoch) == (1, 1), "the better one is trained to its end"
+    report(driver.searcher, "t2", 3, 0.3, done=True)
+    assert driver.searcher.suggest("t3") == Searcher.FINISHED
+    assert {trial.params["lr"] for trial in driver.study.get_trials()} == {0.0, 0.25}
+    assert caplog.text.count("all configs that commands leave were tried") == 1
+    driver.give("try", point={"lr": 0.75})
+    assert driver.searcher.suggest("t4")["segment"].config["lr"] == 0.75
+
+
 def test_later_range_of_a_parameter_replaces_the_earlier_one(driver):
     driver.give("narrow", ranges={"lr": "0.1..0.2"})
     assert driver.give("narrow", ranges={"lr": "0.5..0.9"}).accepted
