@@ -6,8 +6,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,32 +30,50 @@ class OwnSampler(BaseSampler):
 
     Values that a point of the user lacks are drawn at random. All values of a trial are drawn at once, so the sampler
     is shown the trial with what `before_trial` has stored in it.
+
+    Raises:
+        UsageError: In each call in which the sampler raises an error.
     """
 
-    def __init__(self, sampler: BaseSampler) -> None:
+    def __init__(self, sampler: BaseSampler, name: str) -> None:
         self.sampler = sampler
+        self.name = name
+
+    @contextmanager
+    def _explain_error(self, trial: FrozenTrial) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the user's code may raise anything
+            raise UsageError(
+                f"--sampler must propose trial {trial.number}, but {self.name} raised {_describe(error)}"
+            ) from error
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {} if FIXED in trial.system_attrs else self.sampler.infer_relative_search_space(study, trial)
+        with self._explain_error(trial):
+            return {} if FIXED in trial.system_attrs else self.sampler.infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if FIXED in trial.system_attrs:
             return {}
-        return self.sampler.sample_relative(study, _refresh(study, trial), search_space)
+        with self._explain_error(trial):
+            return self.sampler.sample_relative(study, _refresh(study, trial), search_space)
 
     def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any) -> Any:
         drawn_by = RandomSampler(seed=trial.number) if FIXED in trial.system_attrs else self.sampler
-        return drawn_by.sample_independent(study, _refresh(study, trial), param_name, param_distribution)
+        with self._explain_error(trial):
+            return drawn_by.sample_independent(study, _refresh(study, trial), param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         if FIXED not in trial.system_attrs:
-            self.sampler.before_trial(study, trial)
+            with self._explain_error(trial):
+                self.sampler.before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         if FIXED not in trial.system_attrs:
-            self.sampler.after_trial(study, trial, state, values)
+            with self._explain_error(trial):
+                self.sampler.after_trial(study, trial, state, values)
 
 
 def _refresh(study: Study, trial: FrozenTrial) -> FrozenTrial:
@@ -90,13 +108,19 @@ def create_own_sampler(name: str, seed: int) -> BaseSampler:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        where = find_user_frame(traceback.format_exc())
-        told = f"{type(error).__name__}: {error}{f', at {where}' if where else ''}"
-        raise UsageError(f"--sampler must be callable as {function}(seed={seed}), but {name} raised {told}") from error
+        raise UsageError(
+            f"--sampler must be callable as {function}(seed={seed}), but {name} raised {_describe(error)}"
+        ) from error
     if not isinstance(sampler, BaseSampler):
         given = type(sampler).__name__
         raise UsageError(f"--sampler must give an optuna.samplers.BaseSampler, but {name} gave an object of {given}.")
-    return OwnSampler(sampler)
+    return OwnSampler(sampler, name)
+
+
+def _describe(error: BaseException) -> str:
+    """Return an `error` that is being handled, with the user's line that raised it."""
+    where = find_user_frame(traceback.format_exc())
+    return f"{type(error).__name__}: {error}{f', at {where}' if where else ''}"
 
 
 def _import_module(text: str) -> ModuleType:

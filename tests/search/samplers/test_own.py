@@ -1,5 +1,7 @@
 """Samplers that the user names: those of Optuna that have no name of ours, and one that a user has written."""
 
+import re
+
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -37,6 +39,10 @@ def process(seed):
 
 def halving(seed):
     return Halving()
+
+class Singular(GPSampler):
+    def before_trial(self, study, trial):
+        raise ArithmeticError("the matrix is singular")
 
 def nothing(seed):
     return {{}}
@@ -130,6 +136,12 @@ def test_cma_es_of_optuna_keeps_its_state_until_a_resume(tmp_path):
     play(tmp_path / "study", name, 26)
     played = load_search(tmp_path / "study").trials
     assert max(trial.system_attrs.get("cma:generation", 0) for trial in played) >= 2, "it began anew for each trial"
+
+
+def test_error_of_a_sampler_is_told_in_a_line(file, tmp_path):
+    told = f"--sampler must propose trial 1, but {file}:Singular raised ArithmeticError: the matrix is singular, at "
+    with pytest.raises(UsageError, match=f"^{re.escape(f'{told}{file}, line ')}"):
+        play(tmp_path / "study", f"{file}:Singular", 2, points=[SPACE.get_defaults()])
 
 
 def test_class_of_a_package_is_a_sampler():
