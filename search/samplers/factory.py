@@ -60,10 +60,14 @@ SAMPLERS = {  # by the names on the command line
     "tpe": SamplerKind(lambda seeds: FastTPESampler(seeds.trial, seeds.table), takes_beliefs=True),
     "gp": SamplerKind(lambda seeds: GPSampler(seed=seeds.trial, warn_independent_sampling=False)),
     "cmaes": SamplerKind(lambda seeds: ReplayedCmaEsSampler(seeds.trial), takes_several_objectives=False),
-    # One sequence for the whole search, since only a whole sequence fills the space evenly.
+    # One sequence for the whole search, since only a whole sequence fills the space evenly. It is scrambled, because
+    # others begin with the corner of all low ends, whatever the seed.
     "qmc": SamplerKind(
         lambda seeds: QMCSampler(
-            seed=seeds.search, independent_sampler=RandomSampler(seed=seeds.trial), warn_independent_sampling=False
+            scramble=True,
+            seed=seeds.search,
+            independent_sampler=RandomSampler(seed=seeds.trial),
+            warn_independent_sampling=False,
         )
     ),
     # With a population of 50, most searches see one generation.

@@ -75,6 +75,13 @@ class Played:
         return area
 
 
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_another_seed_proposes_other_points(tmp_path, sampler):
+    searches = [Played(tmp_path / str(seed), sampler, (LOSS,), seed=seed, trials=8) for seed in (0, 1)]
+    rates = [[trial.params["lr"] for trial in search.trials] for search in searches]
+    assert not {*rates[0]} & {*rates[1]}
+
+
 @pytest.mark.parametrize(
     ("sampler", "objectives"),
     [(name, (LOSS,)) for name in SAMPLERS] + [(name, BOTH) for name in SAMPLERS if name != "cmaes"],
