@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from searchlight.trainables.checkpoint.sharded import map_parts
+from searchlight.trainables.checkpoint.state_dict import map_parts
 
 ON_DEVICE = "on_device"  # the key of the paths of tensors that were on the trial's device
 OF_TASK = ("task/", "midway/task_at_start/")  # modules and optimizers move their own state

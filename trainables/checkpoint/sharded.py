@@ -5,7 +5,6 @@ number of ranks can load the tensors. Each rank loads only its own shards.
 """
 
 import contextlib
-import copy
 import errno
 import io
 import os
@@ -13,7 +12,7 @@ import pickle
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from searchlight.trainables.checkpoint import directory, file
 from searchlight.trainables.checkpoint.file import CheckpointError
+from searchlight.trainables.checkpoint.state_dict import map_parts
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, parse_path
 from searchlight.trainables.filesystem.storage_errors import (
@@ -211,25 +211,6 @@ def _find_layout(key: str, shape: torch.Size, layouts: Mapping[str, Any]) -> Any
     if like is None:
         like = layouts.get(key.rpartition("/")[0])
     return like if like is not None and like.shape == shape else None
-
-
-def map_parts(value: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
-    """Return `value` after `change` was applied to each part and its path."""
-    changed = change(key, value)
-    if changed is not value:
-        return changed
-    prefix = f"{key}/" if key else ""
-    if isinstance(value, dict):
-        copied = copy.copy(value)  # keeps the attributes of a module's state dict
-        for name, part in value.items():  # one by one, since a Counter adds what it is updated with
-            copied[name] = map_parts(part, change, f"{prefix}{name}")
-        return copied
-    if isinstance(value, list | tuple):
-        parts = [map_parts(part, change, f"{prefix}{index}") for index, part in enumerate(value)]
-        return (
-            type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        )  # a named tuple takes them apart
-    return value
 
 
 def _create_reader(path: Path) -> "FileSystemReader":

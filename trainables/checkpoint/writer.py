@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from searchlight.trainables.checkpoint.file import delete, save
-from searchlight.trainables.checkpoint.sharded import map_parts
+from searchlight.trainables.checkpoint.state_dict import map_parts
 from searchlight.trainables.device_errors import is_out_of_memory
 from searchlight.trainables.filesystem.paths import StoragePath, start_deletion
 
