@@ -170,6 +170,7 @@ class TrialTrainer:
         """Save the trial between two windows. Call this on all ranks: rank 0 writes, and each rank writes its shards.
 
         Raises:
+            CheckpointError: The state has other objects than tensors and plain Python values.
             Diverged: A weight is not finite. Such a checkpoint must not replace a good one.
         """
         state = self._get_state()
@@ -305,9 +306,9 @@ class TrialTrainer:
             "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],
             "blowups": {name: asdict(blowup) for name, blowup in self._blowups.items()},
-            "task": checkpoint.plain(task.state_dict()),
+            "task": task.state_dict(),
         }
-        return note_devices(state, task.context.device)
+        return note_devices(checkpoint.make_plain(state), task.context.device)
 
     def _get_mid_epoch_state(self) -> dict[str, Any]:
         """Return the state that an unfinished epoch needs in addition to `_get_state`, gathered from all ranks."""
@@ -322,7 +323,7 @@ class TrialTrainer:
             "windows": self.windows,
             "seconds": self.seconds,
             "tallies": {name: asdict(tally) for name, tally in self._tallies.items()},
-            "task_at_start": checkpoint.plain(self._task_at_start),
+            "task_at_start": self._task_at_start,
             "ranks": self.task.context.gather(rank_state),
         }
 

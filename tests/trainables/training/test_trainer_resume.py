@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from searchlight.trainables import checkpoint
@@ -179,6 +181,15 @@ def test_buffers_may_hold_infinities_but_no_nan(path):
         training.save(path)
 
 
+def test_odd_state_of_an_optimizer_is_named_and_not_saved(path):
+    training = make_trial(Augmented, **FULL)
+    (optimizer,) = training.task.optimizers.values()
+    optimizer.param_groups[0]["closure"] = itertools.count()
+    with pytest.raises(CheckpointError, match=r"updaters/train/optimizers/\w+/param_groups/0/closure \(count\)"):
+        training.save(path)
+    assert not path.exists()
+
+
 def test_state_that_cannot_be_loaded_again_is_not_saved(path):
     class Odd(Augmented):
         def state_dict(self) -> dict[str, Any]:
@@ -188,6 +199,25 @@ def test_state_that_cannot_be_loaded_again_is_not_saved(path):
     with pytest.raises(CheckpointError, match=r"must hold tensors and plain Python values only.*counter \(count\)"):
         training.save(path)
     assert not path.exists()
+
+
+def test_state_with_numbers_of_numpy_resumes_exactly(path):
+    class Computed(Augmented):  # as if its rates were computed with numpy
+        def build(self) -> None:
+            super().build()
+            for optimizer in self.optimizers.values():
+                optimizer.param_groups[0]["lr"] = np.sqrt(np.float64(1e-3))
+                rates = LambdaLR(optimizer, lambda step: 0.5 * (1 + np.cos(np.pi * step / 50)))
+                self.schedulers += [rates, MultiStepLR(optimizer, np.array([3, 6]))]
+
+        def loss(self, batch: Any) -> tuple[Tensor, int]:
+            loss, weight = super().loss(batch)
+            self.log("weight", np.float64(weight), np.float64(1))
+            return loss, weight
+
+    expected = trials.run_uninterrupted(Computed, 3, **FULL)
+    trials.stop_in_epoch(make_trial(Computed, **FULL), 1, 3).save(path)
+    assert_continues(load_trial(path, Computed, **FULL), expected)
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

@@ -160,6 +160,8 @@ def _explain(
     on_cpu = ObservedTrial(load(), config, context)
     on_cpu.train(max(1, trial.windows))
     on_cpu.evaluate()
+    if on_cpu.error is None:
+        _resume(on_cpu, load, config)
     on_cpu.close()
     return find_error(on_cpu) or [make_finding("not-audited", PART, describe_error(trial.error))]
 

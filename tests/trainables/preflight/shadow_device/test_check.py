@@ -62,6 +62,11 @@ class Compiles(Small):
         return torch.compile(super().make_model())
 
 
+class CannotBeSaved(Small):
+    def state_dict(self):
+        return {"handle": object()}
+
+
 class NeedsNccl(Small):
     def build(self):
         super().build()
@@ -74,6 +79,7 @@ class NeedsNccl(Small):
     [
         (AsksForAFile, "build-fails", "No such file"),
         (Compiles, "not-audited", "torch.compile"),
+        (CannotBeSaved, "training-fails", "but got task/handle (object)"),
         (NeedsNccl, "not-audited", "ValueError: no NCCL"),
     ],
 )
