@@ -154,7 +154,7 @@ class TaskConfig(ConfigPart):
         1000.0, gt=1, description="largest factor between a loss and the first ones; none: no limit"
     )
     gradient_check: Literal["skip", "module", "parameter"] = Field(
-        "module", description="what must have a gradient in the first update"
+        "module", description="what must have a gradient in the first updates"
     )
     deterministic: bool = Field(
         False,

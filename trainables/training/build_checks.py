@@ -1,4 +1,4 @@
-"""Checks of what a task's `build` created, and of the gradients of the first update."""
+"""Checks of what a task's `build` created, and of the gradients of the first updates."""
 
 import logging
 from collections.abc import Iterable
@@ -12,6 +12,8 @@ from searchlight.trainables.update import Updater, UpdateReport
 from searchlight.trainables.update.parameters import get_named_parameters, get_parameters
 
 logger = logging.getLogger(__name__)
+FIRST_UPDATES = 8  # after which a module must have had a gradient,
+FEWEST_UPDATES = 2  # or after so many, if the epoch ends with them: the layers below weights of zero have one then
 
 
 def check_build(task: Task[Any]) -> dict[str, Parameter]:
@@ -62,38 +64,80 @@ def get_parameter_ids(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {id(parameter) for optimizer in optimizers for parameter in get_parameters(optimizer)}
 
 
-def check_gradients(task: Task[Any], update: str, updater: Updater, report: UpdateReport) -> None:
-    """Check in the first update of a trial that every module gets a gradient.
+class GradientCheck:
+    """Checks in the first updates of a trial that every module gets a gradient.
 
-    A single parameter without gradient is only logged, since it may be intended. A whole module without gradient means
-    a disconnected graph: a detach(), an unused head, a cached prompt.
-
-    Raises:
-        ValueError: A module has no gradient, or with `gradient_check` "parameter" a single parameter has none.
+    One update is not enough: a batch may be of one of several heads, and a head that starts at zero gives the layers
+    below a gradient from the second update on. A single parameter without gradient is only logged, since it may be
+    intended. A whole module without gradient means a disconnected graph: a detach(), an unused head, a cached prompt.
     """
-    mode = task.config.gradient_check
-    if mode == "skip" or updater.steps > 1 or (updater.steps and report.outcome != "applied"):
-        return
-    if report.reason == "no gradient":
-        raise ValueError(
-            f"the loss of update {update!r} must depend on what {', '.join(sorted(task.updates[update]))} trains, "
-            "but none of their parameters got a gradient."
-        )
-    if report.outcome != "applied":
-        return
-    norms = updater.gradient_norms()
-    names = updater.trainable_names()
-    for key in task.modules:
-        parts = [name for name in names if name.startswith(f"{key}.")]
-        if parts and not any(norms.get(name) for name in parts):
-            kind = "is zero" if any(name in norms for name in parts) else "is none"
+
+    def __init__(self, task: Task[Any], update: str) -> None:
+        self._task = task
+        self._update = update
+        self._updates = 0
+        self._largest: dict[str, float] = {}  # the largest norm of each parameter's gradients so far
+        self._is_over = task.config.gradient_check == "skip"
+
+    def add(self, updater: Updater, report: UpdateReport) -> None:
+        """Check the gradients of a window. After the first 8 applied updates, nothing is left to check.
+
+        Raises:
+            ValueError: A module has no gradient, or with `gradient_check` "parameter" a single parameter has none.
+                Also if the first window gives no parameter a gradient.
+        """
+        if self._is_over:
+            return
+        if report.reason == "no gradient" and not updater.steps:
             raise ValueError(
-                f"module {key!r} must have a gradient in the first update, but its gradient {kind}: "
+                f"the loss of update {self._update!r} must depend on what "
+                f"{', '.join(sorted(self._task.updates[self._update]))} trains, but none of their parameters got a "
+                "gradient."
+            )
+        if report.outcome != "applied":
+            return
+        self._updates += 1
+        if self._updates < updater.steps:  # a resumed trial, whose first updates are over
+            self._is_over = True
+            return
+        for name, norm in updater.gradient_norms().items():
+            self._largest[name] = max(norm, self._largest.get(name, 0.0))
+        idle, missing = self._find_idle_modules(updater), self._find_missing_parameters(updater)
+        if not idle and not missing:
+            self._is_over = True
+        elif self._updates == FIRST_UPDATES:
+            self._judge(updater)
+
+    def finish_epoch(self, updater: Updater) -> None:
+        """Decide at the end of an epoch, which has each kind of batch. Raise as `add` does."""
+        if not self._is_over and self._updates >= FEWEST_UPDATES:
+            self._judge(updater)
+
+    def _judge(self, updater: Updater) -> None:
+        self._is_over = True
+        when = f"in the first {self._updates} updates"
+        for key, kind in self._find_idle_modules(updater).items():
+            raise ValueError(
+                f"module {key!r} must have a gradient {when}, but its gradient {kind}: "
                 "it would not learn. If that is meant, set gradient_check=skip."
             )
-    missing = [name for name in names if name not in norms]
-    if missing:
-        listed = f"{len(missing)} of {len(names)} parameters got no gradient in the first update: {', '.join(missing)}"
-        if mode == "parameter":
+        missing = self._find_missing_parameters(updater)
+        if not missing:
+            return
+        listed = f"{len(missing)} of {len(updater.trainable_names())} parameters got no gradient {when}: "
+        listed += ", ".join(missing)
+        if self._task.config.gradient_check == "parameter":
             raise ValueError(f"with gradient_check=parameter all parameters must get a gradient, but {listed}.")
-        logger.warning("update %r: %s", update, listed)
+        logger.warning("update %r: %s", self._update, listed)
+
+    def _find_idle_modules(self, updater: Updater) -> dict[str, str]:
+        """Return what is wrong with the gradient of each module that had none, or only zeros."""
+        names, idle = updater.trainable_names(), dict[str, str]()
+        for key in self._task.modules:
+            parts = [name for name in names if name.startswith(f"{key}.")]
+            if parts and not any(self._largest.get(name) for name in parts):
+                idle[key] = "is zero" if any(name in self._largest for name in parts) else "is none"
+        return idle
+
+    def _find_missing_parameters(self, updater: Updater) -> list[str]:
+        return [name for name in updater.trainable_names() if name not in self._largest]

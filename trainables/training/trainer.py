@@ -22,7 +22,7 @@ from searchlight.trainables.isolation.determinism import use_deterministic_algor
 from searchlight.trainables.precision import AUTO, Diverged, choose_common
 from searchlight.trainables.task import Task
 from searchlight.trainables.task.images import Picture
-from searchlight.trainables.training.build_checks import check_build, check_gradients, get_parameter_ids
+from searchlight.trainables.training.build_checks import GradientCheck, check_build, get_parameter_ids
 from searchlight.trainables.training.divergence import (
     LossDivergenceDetector,
     check_finite,
@@ -98,6 +98,7 @@ class TrialTrainer:
         self._buffers.broadcast(task.context)
         self._tallies = {name: EpochTotals() for name in task.updates}
         self._blowups = {name: LossDivergenceDetector() for name in task.updates}
+        self._gradient_checks = {name: GradientCheck(task, name) for name in task.updates}
         self._plateaus: list[ReduceLROnPlateau] = [s for s in task.schedulers if isinstance(s, ReduceLROnPlateau)]
         task.updaters = {name: self._create_updater(name, named) for name in task.updates}
         self._built = fork.initial_state(task, self._plateaus)
@@ -146,6 +147,8 @@ class TrialTrainer:
             self._excess_samples = max(0.0, self._excess_samples + self.samples - task.epoch_samples)
         steps = sum(updater.steps for updater in task.updaters.values())
         check_skipped_windows(self._tallies.values(), self.epoch, steps, self.epoch >= task.config.epochs)
+        for name, check in self._gradient_checks.items():
+            check.finish_epoch(task.updaters[name])
         trained = time.perf_counter()
         metrics = {**training_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
         if task.objective not in metrics:
@@ -417,7 +420,7 @@ class TrialTrainer:
             elif report.outcome == "skipped" and task.updaters[name].consecutive_skips == 1:
                 check_weights(parameters, task.context, task.updaters[name].steps, report)
             task.noting.clear()  # after a window that was not applied, too
-            check_gradients(task, name, task.updaters[name], report)
+            self._gradient_checks[name].add(task.updaters[name], report)
             task.after_update(report)
             task.keep_noted()
 

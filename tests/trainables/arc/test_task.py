@@ -48,7 +48,7 @@ def test_policy_learns_in_each_precision(precision):  # C45
     ids=str,
 )
 def test_all_parameters_learn_without_one_of_the_parts(switches):
-    """The first update would fail if one had no gradient."""
+    """The first updates would fail if one had no gradient."""
     report = next(train(arc(**switches)))
     assert {"train/reward", "train/reward_spread", "train/entropy"} < set(report)
     assert all(np.isfinite(value) for value in report.values())

@@ -64,7 +64,7 @@ def test_replay_forgets_less_than_naive_training():
 
 @pytest.mark.parametrize(("cell", "data"), [*((cell, "series") for cell in CELLS), ("cfc", "digits")])
 def test_each_cell_trains_with_every_part_switched_on(cell, data):
-    """The first update would fail if a parameter had no gradient."""
+    """The first updates would fail if a parameter had no gradient."""
     parts: dict[str, Any] = {
         "plasticity": {"rule": "triplet", "meta": True, "stiffness": 1.0},
         "consolidation": {"method": "ewc"},

@@ -60,8 +60,8 @@ class Parts(Task[TaskConfig]):  # an encoder, a head and a prompt; `wrong` says 
     [
         ("graph", "module", "loss must depend on a parameter that is trained, but got a constant"),
         ("a parameter", "parameter", r"gradient_check=parameter all parameters must .* 1 of 8 .*: prompt\.spare"),
-        ("the prompt", "module", r"module 'prompt' must have a gradient in the first update, but its .* is none"),
-        ("the prompt", "parameter", r"module 'prompt' must have a gradient in the first update, but its .* is none"),
+        ("the prompt", "module", r"module 'prompt' must have a gradient in the first 2 updates, but its .* is none"),
+        ("the prompt", "parameter", r"module 'prompt' must have a gradient in the first 2 updates, but its .* is none"),
         (
             "the encoder, by zero",
             "module",
@@ -89,7 +89,7 @@ def test_update_without_any_gradient_names_its_optimizers(precision, check):
 def test_parameter_without_gradient_is_logged_once(caplog):  # C30
     with caplog.at_level(logging.WARNING, logger="searchlight"):
         run_epochs(TrialTrainer(Parts("a parameter")), 3)
-    assert caplog.messages == ["update 'train': 1 of 8 parameters got no gradient in the first update: prompt.spare"]
+    assert caplog.messages == ["update 'train': 1 of 8 parameters got no gradient in the first 2 updates: prompt.spare"]
 
 
 @pytest.mark.parametrize("wrong", ["the prompt", "the encoder, by zero", "a parameter", "all"])
@@ -100,15 +100,57 @@ def test_gradient_check_skip_allows_parts_without_gradient(wrong, caplog):
     assert caplog.records == []
 
 
-def test_gradients_are_checked_at_the_first_applied_window():
+def test_windows_that_are_skipped_are_not_counted_by_the_gradient_check():
     task = Parts("an overflow", precision="fp16", gradient_check="parameter")
     training = TrialTrainer(task)
     assert training.run_epoch(lambda: training.windows == 1) is None
     assert (task.updaters["train"].steps, task.updaters["train"].skipped) == (0, 1)
     task.loss = lambda batch: (0.01 * task.modules["head"](task.modules["encoder"](batch)).square().mean(), 2)
-    with pytest.raises(ValueError, match="module 'prompt' must have a gradient"):
+    assert training.run_epoch() is not None, "one update is not enough"
+    with pytest.raises(ValueError, match="module 'prompt' must have a gradient in the first 3 updates"):
         training.run_epoch()
-    assert task.updaters["train"].steps == 1
+
+
+class Heads(Parts):  # its first windows are those of one head, and the layers below start with a gradient of zero
+    windows = 8
+
+    def build(self) -> None:
+        super().build()
+        nn.init.zeros_(self.modules["head"][1].weight)
+        self.modules["other"] = nn.Linear(4, 1)
+        self.optimizers["other"] = torch.optim.SGD(self.modules["other"].parameters(), 0.1)
+
+    def train_batches(self, epoch: int) -> list[Any]:
+        return [*[("head", torch.ones(2, 3))] * (self.windows - 1), ("other", torch.ones(2, 3))]
+
+    def loss(self, batch: tuple[str, Tensor]) -> tuple[Tensor, int]:
+        name, inputs = batch
+        hidden = self.modules["encoder"](inputs * self.modules["prompt"]["used"])
+        return (self.modules[name](hidden) - 1).square().mean(), 2
+
+
+def test_module_may_get_its_gradient_in_a_later_update():
+    reports = run_epochs(TrialTrainer(Heads(gradient_check="parameter")), 2)
+    assert [report["train/updates"] for report in reports] == [8, 16]
+
+
+def test_module_without_a_gradient_in_eight_updates_raises_value_error():
+    class Late(Heads):
+        windows = 9
+
+    training = TrialTrainer(Late())
+    with pytest.raises(ValueError, match="module 'other' must have a gradient in the first 8 updates"):
+        training.run_epoch()
+    assert training.task.updaters["train"].steps == 8
+
+
+def test_resumed_trial_does_not_repeat_the_gradient_check(tmp_path):
+    training = TrialTrainer(Heads())
+    assert training.run_epoch(lambda: training.windows == 3) is None
+    training.save(tmp_path / "state.pt")
+    resumed = TrialTrainer(Heads())
+    resumed.load(tmp_path / "state.pt")
+    assert len(run_epochs(resumed, 2)) == 2
 
 
 def test_later_windows_may_leave_a_module_out(tmp_path):
