@@ -46,13 +46,12 @@ class Predictor:
         self.close = weakref.finalize(self, context.close)
         self._reference = reference
         moved = move_back(state, context.device)
-        self._own_state = {name: moved[name] for name in ("task", ON_DEVICE) if name in moved}
+        self._own_state = {name: moved[name] for name in ("task", "buffers", ON_DEVICE) if name in moved}
         try:
             self._build(moved)
         except BaseException:  # any error: its traceback would keep the process group
             self.close()
             raise
-        self._buffers = Buffers(self.task.modules)
         parameters = [parameter for module in self.task.modules.values() for parameter in module.parameters()]
         self._keeps_fp64 = any(parameter.dtype is torch.float64 for parameter in parameters)
 
@@ -77,6 +76,9 @@ class Predictor:
         for name, module in self.task.modules.items():
             resize_buffers(module, state["modules"][name], context.device)
             module.load_state_dict(state["modules"][name])
+        self._buffers = Buffers(self.task.modules)
+        if state.get("buffers"):
+            self._buffers.set_values(state["buffers"], context.device)
         for updater in state["updaters"].values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)

@@ -264,6 +264,8 @@ class TrialTrainer:
         for name, module in task.modules.items():
             resize_buffers(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
+        if state.get("buffers"):  # checkpoints of earlier versions have none
+            self._buffers.set_values(state["buffers"], task.context.device)
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
@@ -305,6 +307,7 @@ class TrialTrainer:
             "best": self._best,
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
+            "buffers": self._buffers.get_temporary_values() if midway is None else [],  # each rank has its own midway
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
             "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],

@@ -33,6 +33,12 @@ class Buffers:
         self._parts = list(dict.fromkeys(part for module in modules.values() for part in module.modules()))
         self._watched = self._parts
         self._unseen = LOOKS
+        self._built = {  # with the number of writes to each
+            (id(part), name): (buffer, 0 if buffer is None else buffer._version)
+            for part in self._parts
+            for name, buffer in part._buffers.items()
+            if name in part._non_persistent_buffers_set
+        }
 
     @torch.no_grad()
     def copy(self) -> list[SavedBuffer]:
@@ -57,8 +63,7 @@ class Buffers:
         kept: list[tuple[Tensor, Tensor]] = []
         for part, name, buffer, values in copied:
             # A module may have replaced its buffer by a tensor of the caller, such as a batch. Do not write to that.
-            is_own = getattr(part, name) is buffer and buffer.shape == values.shape
-            if is_own and buffer.layout == torch.strided and 0 not in buffer.stride():
+            if getattr(part, name) is buffer and _can_be_written(buffer, values):
                 kept.append((buffer, values))
             else:
                 setattr(part, name, values)
@@ -76,20 +81,51 @@ class Buffers:
         else:  # the state of a recurrent cell has the size of the last batch
             self.set_values(context.broadcast_object(self.get_values()), context.device)
 
-    def get_values(self) -> list[dict[str, Tensor]]:
+    def get_values(self) -> list[dict[str, Tensor | None]]:
         """Return the buffers of each submodule by name, on the CPU."""
-        return [{name: buffer.cpu() for name, buffer in part.named_buffers(recurse=False)} for part in self._parts]
+        return [{name: _to_cpu(buffer) for name, buffer in part._buffers.items()} for part in self._parts]
 
-    def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
-        """Replace all buffers by `values`, as `get_values` returns them."""
+    def get_temporary_values(self) -> list[dict[str, Tensor | None]]:
+        """Return the buffers that no state dict has and that changed since this object was created, on the CPU.
+
+        The others, such as masks and tables of positions, are as `build` makes them. The list is empty if all are.
+        """
+        values = [
+            {
+                name: _to_cpu(buffer)
+                for name, buffer in part._buffers.items()
+                if name in part._non_persistent_buffers_set and not self._is_as_built(part, name, buffer)
+            }
+            for part in self._parts
+        ]
+        return values if any(values) else []
+
+    @torch.no_grad()
+    def set_values(self, values: Sequence[Mapping[str, Tensor | None]], device: torch.device) -> None:
+        """Set the buffers that `values` has. A buffer keeps its memory where it can, since others may refer to it."""
         for part, saved_part in zip(self._parts, values, strict=True):
-            for name in {name for name, _ in part.named_buffers(recurse=False)} - saved_part.keys():
-                setattr(part, name, None)
             for name, value in saved_part.items():
-                setattr(part, name, value.to(device, copy=True))
+                buffer = getattr(part, name, None)
+                if buffer is None or value is None or not _can_be_written(buffer, value):
+                    setattr(part, name, None if value is None else value.to(device, copy=True))
+                else:
+                    buffer.detach().copy_(value)
+
+    def _is_as_built(self, part: nn.Module, name: str, buffer: Tensor | None) -> bool:
+        built, version = self._built.get((id(part), name), (None, 0))
+        return buffer is built and (buffer is None or buffer._version == version)
 
     def _find_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
+
+
+def _can_be_written(buffer: Tensor, values: Tensor) -> bool:
+    is_alike = (buffer.shape, buffer.dtype, buffer.layout) == (values.shape, values.dtype, values.layout)
+    return is_alike and buffer.layout == torch.strided and 0 not in buffer.stride()
+
+
+def _to_cpu(buffer: Tensor | None) -> Tensor | None:
+    return None if buffer is None else buffer.cpu()
 
 
 def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -117,9 +153,11 @@ def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch
     state = module.state_dict()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     for name in (state.keys() | saved.keys()) - parameters.keys():
+        path, _, leaf = name.rpartition(".")
+        if leaf == nn.modules.module._EXTRA_STATE_KEY_SUFFIX:  # any value, which the module itself loads
+            continue
         if name in state and name in saved and state[name].shape == saved[name].shape:
             continue
-        path, _, leaf = name.rpartition(".")
         part = module.get_submodule(path)
         if hasattr(part, leaf):  # load_state_dict reports names that the module does not have
             setattr(part, leaf, saved[name].to(device, copy=True) if name in saved else None)

@@ -19,9 +19,14 @@ class Plain(Regression):  # predicts by default, and remembers what it predicted
     def build(self):
         super().build()
         self.projection = torch.randn(3)  # of the trial's own random numbers, and in no checkpoint
+        self.modules["model"].register_buffer("shift", torch.zeros(3), persistent=False)
+
+    def loss(self, batch):
+        self.modules["model"].shift += 0.01
+        return super().loss(batch)
 
     def predict(self, inputs):
-        return Task.predict(self, inputs).squeeze(1)
+        return Task.predict(self, inputs + self.modules["model"].shift).squeeze(1)
 
     def evaluate(self):
         self.answers = self.predict(self.inputs)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -245,6 +245,60 @@ def test_other_number_of_ranks_resumes_after_an_epoch(tmp_path):
     candidates = [str(tmp_path / "epoch-1-a.pt")]
     assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=1)[0] == tmp_path / "midway-a.pt"
     assert find_resume_checkpoint(tmp_path, 1, candidates, ranks=2)[0] == tmp_path / "epoch-1-a.pt"
+
+
+class Counted(nn.Module):  # keeps what no state dict has in a usual form, and writes to one buffer by another name
+    def __init__(self) -> None:
+        super().__init__()
+        self.details = {"calls": 0}
+        self.register_buffer("seen", torch.zeros(3), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+        self.register_buffer("mask", torch.ones(100), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.details["calls"] += 1
+            self.last = inputs.mean(0)
+        return inputs + 0.1 * self.seen + (0 if self.last is None else 0.1 * self.last) + 0.01 * self.details["calls"]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return dict(self.details)
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.details = state
+
+
+class Counting(Augmented):
+    def build(self) -> None:
+        super().build()
+        self.modules["model"].insert(0, Counted())
+        self.queue = self.modules["model"][0].seen
+
+    def loss(self, batch: Any) -> tuple[Tensor, int]:
+        self.queue += batch[0].detach().mean(0)
+        return super().loss(batch)
+
+
+@pytest.mark.parametrize(("epoch", "window"), [(2, 0), (1, 2)])
+def test_trial_with_buffers_and_state_beside_the_state_dict_resumes_exactly(path, epoch, window):
+    expected = trials.run_uninterrupted(Counting, 3, **FULL)
+    first = make_trial(Counting, **FULL)
+    if window:
+        trials.stop_in_epoch(first, epoch, window)
+    else:
+        trials.run_epochs(first, epoch)
+    first.save(path)
+    second = load_trial(path, Counting, **FULL)
+    assert_continues(second, expected)
+
+
+def test_buffers_that_build_makes_again_are_in_no_checkpoint(path):
+    training = make_trial(Counting, **FULL)
+    training.save(path)
+    assert checkpoint.load(path)["buffers"] == []
+    training.run_epoch()
+    training.save(path)
+    assert [sorted(part) for part in checkpoint.load(path)["buffers"] if part] == [["last", "seen"]]
 
 
 @pytest.mark.parametrize("in_background", [False, True])
