@@ -266,6 +266,8 @@ class TrialTrainer:
             module.load_state_dict(state["modules"][name])
         if state.get("buffers"):  # checkpoints of earlier versions have none
             self._buffers.set_values(state["buffers"], task.context.device)
+        if self._has_other_groups(state):  # the task may add what training had added, such as a layer to unfreeze
+            task.load_state_dict(dict(state["task"]))
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
@@ -284,6 +286,14 @@ class TrialTrainer:
             context = task.context
             # Last, since the code above may draw random numbers.
             rng.set_state(midway["ranks"][context.rank]["rng"], context.generator, context.device)
+
+    def _has_other_groups(self, state: Mapping[str, Any]) -> bool:
+        """Return whether an optimizer has another number of parameter groups than in `state`."""
+        return any(
+            len(optimizer.param_groups) != len(state["updaters"][name]["optimizers"][key]["param_groups"])
+            for name, updater in self.task.updaters.items()
+            for key, optimizer in updater.optimizers.items()
+        )
 
     def close(self) -> None:
         """Close the data loaders of an unfinished epoch, and wait until the checkpoint is written."""

@@ -143,8 +143,17 @@ def keep_local_kernels(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     """Return `state` with the kernel options that `optimizer` was created with.
 
     `load_state_dict` would replace them by those of the machine that saved `state`.
+
+    Raises:
+        ValueError: `optimizer` has another number of parameter groups.
     """
+    count, saved_count = len(optimizer.param_groups), len(state["param_groups"])
+    if count != saved_count:
+        raise ValueError(
+            f"{type(optimizer).__name__} must have the {saved_count} parameter groups of its checkpoint, but has "
+            f"{count}. Add those that training adds in the task's load_state_dict, too."
+        )
     kernels = ("fused", "foreach", "capturable", "differentiable")
     kernel_choices = [{key: group[key] for key in kernels if key in group} for group in optimizer.param_groups]
-    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], kernel_choices, strict=False)]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], kernel_choices, strict=True)]
     return {**state, "param_groups": groups}

@@ -301,6 +301,52 @@ def test_buffers_that_build_makes_again_are_in_no_checkpoint(path):
     assert [sorted(part) for part in checkpoint.load(path)["buffers"] if part] == [["last", "seen"]]
 
 
+class Unfreezing(Augmented):  # trains its first layer from the second epoch on
+    re_adds = True
+
+    def build(self) -> None:
+        super().build()
+        first = self.modules["model"][0].requires_grad_(False)
+        self.optimizers["adam"] = torch.optim.AdamW(self.modules["model"][1:].parameters(), lr=self.config.lr)
+        self.schedulers = []
+        self.frozen = list(first.parameters())
+
+    def unfreeze(self) -> None:
+        if self.frozen:
+            for parameter in self.frozen:
+                parameter.requires_grad_(True)
+            self.optimizers["adam"].add_param_group({"params": self.frozen, "lr": 0.5 * self.config.lr})
+        self.frozen = []
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        if epoch:
+            self.unfreeze()
+        return super().train_batches(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "is_frozen": bool(self.frozen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if not state["is_frozen"] and self.re_adds:
+            self.unfreeze()
+        super().load_state_dict(state)
+
+
+@pytest.mark.parametrize(("epoch", "window"), [(1, 2), (2, 1)])
+def test_trial_with_a_group_that_training_added_resumes_exactly(path, epoch, window):
+    settings = {**FULL, "ema_decay": None}
+    expected = trials.run_uninterrupted(Unfreezing, 3, **settings)
+    trials.stop_in_epoch(make_trial(Unfreezing, **settings), epoch, window).save(path)
+    assert_continues(load_trial(path, Unfreezing, **settings), expected)
+
+
+def test_group_that_is_not_added_again_refuses_the_checkpoint(path, monkeypatch):
+    trials.stop_in_epoch(make_trial(Unfreezing, **FULL), 1, 2).save(path)
+    monkeypatch.setattr(Unfreezing, "re_adds", False)
+    with pytest.raises(ValueError, match="AdamW must have the 2 parameter groups of its checkpoint, but has 1"):
+        load_trial(path, Unfreezing, **FULL)
+
+
 @pytest.mark.parametrize("in_background", [False, True])
 def test_trial_with_a_sparse_buffer_resumes_exactly(path, in_background):
     class Connected(Augmented):
