@@ -97,18 +97,19 @@ def check_skipped_windows(updates: Collection[EpochTotals], epoch: int, steps: i
         raise Diverged(reason, agreed=True, kind="skips")
 
 
-def first_non_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None = None) -> str | None:
-    """Return the first parameter with an infinity or NaN, or buffer with a NaN: masks may hold infinities.
+def find_non_finite(weights: Mapping[str, Tensor], others: Mapping[str, Tensor] | None = None) -> list[str]:
+    """Return the names of weights with an infinity or NaN, and of `others` with a NaN: masks may hold infinities.
 
     Of sharded parameters, check this rank's part.
 
     Args:
-        parameters, buffers: By name, all on one device, which is synchronized once.
+        weights: What is trained, by name.
+        others: Buffers and frozen parameters, by name. All are on one device, which is synchronized once.
     """
-    good = {name: get_local(parameter).isfinite().all() for name, parameter in parameters.items()}
-    good |= {name: ~_get_values(buffer).isnan().any() for name, buffer in (buffers or {}).items()}
+    good = {name: get_local(weight).isfinite().all() for name, weight in weights.items()}
+    good |= {name: ~_get_values(get_local(other)).isnan().any() for name, other in (others or {}).items()}
     flags = torch.stack(list(good.values())).tolist() if good else []
-    return next((name for name, finite in zip(good, flags, strict=True) if not finite), None)
+    return [name for name, is_good in zip(good, flags, strict=True) if not is_good]
 
 
 def _get_values(buffer: Tensor) -> Tensor:
@@ -118,17 +119,27 @@ def _get_values(buffer: Tensor) -> Tensor:
     return buffer if buffer.layout == torch.strided else buffer.values()
 
 
-def check_finite(modules: Mapping[str, Module], context: Context, when: str) -> None:
+def find_non_finite_parts(modules: Mapping[str, Module]) -> list[str]:
+    """Return the names of parameters and buffers of `modules` that are not finite, as `find_non_finite` judges them."""
+    found = []
+    for key, module in modules.items():
+        parameters = dict(module.named_parameters())
+        weights = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        others = {name: parameter for name, parameter in parameters.items() if name not in weights}
+        found += [f"{key}.{name}" for name in find_non_finite(weights, {**others, **dict(module.named_buffers())})]
+    return found
+
+
+def check_finite(modules: Mapping[str, Module], context: Context, when: str, ignored: Collection[str]) -> None:
     """Check parameters and buffers on all ranks. Buffers may differ between ranks.
+
+    Args:
+        ignored: The names of those that were not finite before training, since the task made them so.
 
     Raises:
         Diverged: A parameter or a buffer is not finite on some rank. All ranks raise it.
     """
-    found = (
-        f"{key}.{name}"
-        for key, module in modules.items()
-        if (name := first_non_finite(dict(module.named_parameters()), dict(module.named_buffers()))) is not None
-    )
+    found = (name for name in find_non_finite_parts(modules) if name not in ignored)
     for name in context.gather(next(found, None)):
         if name is not None:
             raise Diverged(f"{name} is not finite {when}", agreed=True, kind="weights")
@@ -140,7 +151,9 @@ def check_weights(weights: Mapping[str, Tensor], context: Context, step: int, re
     Raises:
         Diverged: A weight is not finite, so that every window would be skipped.
     """
-    weight = next((name for name in context.gather(first_non_finite(weights)) if name is not None), None)
+    trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    found = next(iter(find_non_finite(trained)), None)
+    weight = next((name for name in context.gather(found) if name is not None), None)
     if weight is not None:
         where = f"at step {step} the loss is {report.loss:g}, the gradient norm {report.grad_norm:g}"
         raise Diverged(f"{weight} is not finite: {where}", agreed=True, kind="weights")

@@ -28,6 +28,7 @@ from searchlight.trainables.training.divergence import (
     check_finite,
     check_skipped_windows,
     check_weights,
+    find_non_finite_parts,
 )
 from searchlight.trainables.training.epoch_metrics import EpochTotals, get_metric_prefix, training_metrics
 from searchlight.trainables.training.evaluation import evaluate, render_images
@@ -96,6 +97,8 @@ class TrialTrainer:
         task.context.any(False)  # wait for the slowest build here: in a broadcast, NCCL's hang detector would count
         task.context.broadcast([parameter for parameter in named.values() if not is_sharded([parameter])])
         self._buffers.broadcast(task.context)
+        trained = {name for name, parameter in named.items() if parameter.requires_grad}
+        self._not_finite_at_start = {*find_non_finite_parts(task.modules)} - trained
         self._tallies = {name: EpochTotals() for name in task.updates}
         self._blowups = {name: LossDivergenceDetector() for name in task.updates}
         self._gradient_checks = {name: GradientCheck(task, name) for name in task.updates}
@@ -306,7 +309,8 @@ class TrialTrainer:
 
     def _get_state(self) -> dict[str, Any]:
         task = self.task
-        check_finite(task.modules, task.context, f"after epoch {self.epoch}, window {self.windows}")
+        when = f"after epoch {self.epoch}, window {self.windows}"
+        check_finite(task.modules, task.context, when, self._not_finite_at_start)
         midway = self._get_mid_epoch_state() if self._remaining is not None else None
         if midway is None:
             self._buffers.broadcast(task.context)
