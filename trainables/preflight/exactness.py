@@ -19,7 +19,13 @@ from searchlight.trainables.preflight.gradients import (
     evaluation_mode,
 )
 from searchlight.trainables.preflight.observation import ObservedTrial
-from searchlight.trainables.preflight.samples import count_samples, join, select
+from searchlight.trainables.preflight.samples import (
+    count_in_second_dimension,
+    count_samples,
+    join,
+    select,
+    select_in_second_dimension,
+)
 
 EXACT = 2e-3  # relative error of a gradient that counts as none: fp32 sums in another order
 ENOUGH = 12  # samples of a micro-batch that is split
@@ -112,6 +118,9 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
                 with ConstantDraws() if draws else nullcontext():
                     still_random = draws and _depends_on_seed(prober, name, loss, batch)
                     calm = [] if still_random else _split(prober, name, loss, batch)
+                    proven = _judge(calm, subject, matters) if calm else None
+                    if proven is not None and _is_exact_in_second_dimension(prober, name, loss, batch):
+                        return findings
         else:
             return findings
     except Exception as error:  # a task may refuse a part of its batch, in its own way
@@ -123,7 +132,6 @@ def _check_update(prober: Prober, name: str, loss: Loss, batch: Any, matters: bo
         )
     if not calm:
         return findings
-    proven = _judge(calm, subject, matters)
     if proven is not None:
         return [*findings, proven]
     if not _are_exact(calm) or not is_random:
@@ -157,14 +165,29 @@ def _shorten(batch: Any, count: int) -> Any:
         return batch
 
 
-def _split(prober: Prober, name: str, loss: Loss, batch: Any) -> list[Split]:
-    count = count_samples(batch)
+def _split(
+    prober: Prober,
+    name: str,
+    loss: Loss,
+    batch: Any,
+    count: Callable[[Any], int] = count_samples,
+    take: Callable[[Any, Sequence[int]], Any] = select,
+) -> list[Split]:
+    """Return the gradients of `batch` and of its two parts, for two cuts, where `count` and `take` find the samples."""
+    samples = count(batch)
     whole, splits = prober.compute(name, loss, batch), []
-    for cut in sorted({max(1, count // 3), count - max(1, count // 4)}):
-        parts = (select(batch, range(cut)), select(batch, range(cut, count)))
+    for cut in sorted({max(1, samples // 3), samples - max(1, samples // 4)}):
+        parts = (take(batch, range(cut)), take(batch, range(cut, samples)))
         one, two = (prober.compute(name, loss, part) for part in parts)
-        splits.append(Split(whole, (one, two), (cut, count - cut)))
+        splits.append(Split(whole, (one, two), (cut, samples - cut)))
     return splits
+
+
+def _is_exact_in_second_dimension(prober: Prober, name: str, loss: Loss, batch: Any) -> bool:
+    """Return whether the samples are in the second dimension, as those of a recurrent network may be."""
+    with suppress(Exception):  # a task may refuse a part of its batch, in its own way
+        return _are_exact(_split(prober, name, loss, batch, count_in_second_dimension, select_in_second_dimension))
+    return False
 
 
 def _are_exact(splits: list[Split]) -> bool:

@@ -31,6 +31,26 @@ def select(batch: Any, indices: Indices) -> Any:
     return _map(batch, lambda part: _take(part, indices) if len(part) == count else part)
 
 
+def count_in_second_dimension(batch: Any) -> int:
+    """Return the size of the second dimension of the first tensor or array in `batch` that has one, else 0."""
+    return next((part.shape[1] for part in _leaves(batch) if _is_leaf(part) and part.ndim > 1), 0)
+
+
+def select_in_second_dimension(batch: Any, indices: Indices) -> Any:
+    """Return the samples of `batch` at `indices` if samples are in the second dimension, after the time.
+
+    A part whose first dimension has as many, such as one label for each sample, is split there.
+    """
+    count = count_in_second_dimension(batch)
+
+    def take(part: Any) -> Any:
+        if _is_leaf(part) and part.ndim > 1 and part.shape[1] == count:
+            return _take(part.swapaxes(0, 1), indices).swapaxes(0, 1)
+        return _take(part, indices) if len(part) == count else part
+
+    return _map(batch, take)
+
+
 def join(first: Any, second: Any) -> Any:
     """Return the samples of two micro-batches as one.
 

@@ -212,6 +212,18 @@ class RecurrentNetwork(Small):
         return LastState()
 
 
+class TimeFirst(Small):
+    """Series as (steps, samples, features), of one length, so that the number of samples is a right weight."""
+
+    def train_batches(self, epoch):
+        for x, y in super().train_batches(epoch):
+            yield torch.stack([x, x.flip(1), -x, x + 1]), torch.stack([y, y, -y, (x + 1).sum(1, keepdim=True).sin()])
+
+    def loss(self, batch):
+        x, y = batch
+        return F.mse_loss(self.modules["model"](x), y), x.shape[1]
+
+
 class EmaTeacher(Small):
     """A student that also follows its own average, which no optimizer has."""
 
@@ -278,6 +290,6 @@ class TextInLists(Small):
 
 HEALTHY = [
     ConvolutionalNetwork, Transformer, GenerativeAdversarialNetwork, ActorCritic, FrozenBackbone, TiedWeights,
-    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, EmaTeacher, LoraAdapters, WarmUp, TextInLists, Noisy, Mixup,
-    MaskedLanguageModel, Bucketed, Penalized,
+    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, TimeFirst, EmaTeacher, LoraAdapters, WarmUp, TextInLists,
+    Noisy, Mixup, MaskedLanguageModel, Bucketed, Penalized,
 ]  # fmt: skip
