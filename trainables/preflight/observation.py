@@ -65,6 +65,9 @@ class Check:
         """Return a context in which the loss of `batch` is computed for `update`."""
         return nullcontext()
 
+    def on_loss(self, trial: "ObservedTrial", update: str, returned: Any) -> None:
+        """See what the loss of a micro-batch returned, before its backward pass."""
+
     def on_update(self, trial: "ObservedTrial", update: str, window: Window, norms: Norms) -> None:
         """Look at the norm of each parameter's gradient. Called after `update` has trained on `window`."""
 
@@ -213,7 +216,10 @@ class ObservedTrial:
                     with ExitStack() as contexts:
                         for check in self.checks:
                             contexts.enter_context(check.watch_loss(self, name, batch))
-                        return loss(batch)
+                        returned = loss(batch)
+                    for check in self.checks:
+                        check.on_loss(self, name, returned)
+                    return returned
                 finally:
                     self._inside = name
 

@@ -271,6 +271,19 @@ def check_graph(loss: Tensor) -> None:
             nodes.extend(before for before, _ in node.next_functions)
 
 
+def find_leaves(loss: Tensor) -> list[Any]:
+    """Return the nodes of the graph of `loss` that accumulate a gradient."""
+    nodes, seen, leaves = [loss.grad_fn], set(), []
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if hasattr(node, "variable"):
+                leaves.append(node)
+            nodes.extend(before for before, _ in node.next_functions)
+    return leaves
+
+
 def _add_gradients(first: Tensor, second: Tensor) -> Tensor:
     """Add in place where possible, since a dense gradient cannot be added to a sparse one in place."""
     return second.add_(first) if first.is_sparse else first.add_(second)

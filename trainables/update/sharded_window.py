@@ -8,7 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from searchlight.trainables.update.accumulation import Accumulation, check_mean_loss, check_weight, get_gradients
+from searchlight.trainables.update.accumulation import (
+    Accumulation,
+    check_mean_loss,
+    check_weight,
+    find_leaves,
+    get_gradients,
+)
 from searchlight.trainables.update.parameters import get_local
 
 
@@ -52,7 +58,7 @@ class ShardedAccumulation(Accumulation):
 
         counted = self._to_valid_weight(weight if on_device else known)
         factor = self._compute_factor(counted)
-        leaves = _find_leaves(mean_loss)
+        leaves = find_leaves(mean_loss)
         self._used.append(({id(leaf.variable) for leaf in leaves}, counted))
         with _guarded_leaves(leaves, counted > 0) if on_device or not known else contextlib.nullcontext():
             # No `inputs`, since backward would not reach the gathered weights.
@@ -112,16 +118,3 @@ def _guarded_leaves(leaves: Sequence[Any], counts: Tensor) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _find_leaves(loss: Tensor) -> list[Any]:
-    """Return the nodes of the graph of `loss` that accumulate a gradient."""
-    nodes, seen, leaves = [loss.grad_fn], set(), []
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            if hasattr(node, "variable"):
-                leaves.append(node)
-            nodes.extend(before for before, _ in node.next_functions)
-    return leaves

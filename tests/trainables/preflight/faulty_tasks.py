@@ -232,6 +232,20 @@ class LooseTemperature(Small):
         return F.mse_loss(self.modules["model"](x) * self.temperature, y), len(x)
 
 
+@fault("trained-by-none")
+class LayersInAList(Small):
+    def make_model(self):
+        model = super().make_model()
+        self.layers = [nn.Linear(5, 5).to(self.context.device) for _ in range(2)]
+        return model
+
+    def loss(self, batch):
+        x, y = batch
+        for layer in self.layers:
+            x = x + layer(x)
+        return F.mse_loss(self.modules["model"](x), y), len(x)
+
+
 add_fault(
     "optimizer-needs-closure",
     "SecondOrder",

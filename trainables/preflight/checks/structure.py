@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from searchlight.trainables.preflight.findings import Finding, Kind, declare_kinds, make_finding, make_group
-from searchlight.trainables.preflight.observation import Check, ObservedTrial
+from searchlight.trainables.preflight.observation import FIRST_WINDOWS, Check, ObservedTrial
 from searchlight.trainables.task import Task
-from searchlight.trainables.update.parameters import get_named_parameters, get_parameters
+from searchlight.trainables.update.accumulation import find_leaves
+from searchlight.trainables.update.parameters import get_named_parameters, get_parameters, is_sharded
 
 declare_kinds(
     "Gradient flow",
@@ -24,18 +26,44 @@ declare_kinds(
     Kind(
         "outside-modules", "warning", "Add it to self.modules: else it is in no checkpoint, and ranks do not share it."
     ),
+    Kind(
+        "trained-by-none",
+        "warning",
+        "Put layers of a list into nn.ModuleList, and each module into self.modules. Freeze what is not to be trained.",
+    ),
     Kind("half-precision-parameter", "error", "Keep parameters in fp32: module.float(). Autocast does the rest."),
 )
 
 
 class Structure(Check):
-    """Looks at modules and optimizers after the last window."""
+    """Looks at modules and optimizers after the last window, and at what the losses of the first ones depend on."""
+
+    def __init__(self) -> None:
+        self._loose: dict[str, dict[int, Tensor]] = {}  # by update: parameters that no module and no optimizer has
+
+    def on_loss(self, trial: ObservedTrial, update: str, returned: Any) -> None:
+        if trial.windows >= FIRST_WINDOWS or not isinstance(returned, tuple) or not isinstance(returned[0], Tensor):
+            return
+        parameters = get_named_parameters(trial.task.modules).values()
+        if is_sharded(parameters):  # the leaves are the gathered weights
+            return
+        known = {id(p) for p in parameters}
+        known |= {id(p) for optimizer in trial.task.optimizers.values() for p in get_parameters(optimizer)}
+        loose = self._loose.setdefault(update, {})
+        for leaf in find_leaves(returned[0]):
+            if isinstance(leaf.variable, nn.Parameter) and id(leaf.variable) not in known:
+                loose[id(leaf.variable)] = leaf.variable
 
     def find(self, trial: ObservedTrial) -> Iterator[Finding]:
         late = _find_late_parameters(trial)
         subjects = {finding.subject for finding in late}
         yield from (finding for finding in find_structure(trial.task) if finding.subject not in subjects)
         yield from late
+        for update, loose in self._loose.items() if not late else ():
+            if loose:
+                figure = f"its loss has a gradient for {len(loose)} parameters that no module and no optimizer has"
+                shapes = ", ".join(str(tuple(parameter.shape)) for parameter in [*loose.values()][:3])
+                yield make_finding("trained-by-none", f"update {update!r}", f"{figure}, of shape {shapes}")
 
 
 def find_structure(task: Task[Any]) -> list[Finding]:
