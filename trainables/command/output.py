@@ -22,7 +22,8 @@ MOST_COMPARED = 1000  # lines, to find what an expression should have matched
 EXPONENT = re.compile(r"[eE][+-]?\d+")
 # Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
 UNUSUAL = re.compile(
-    r"""(?<![^\s=:,(\[{'"])(?:[+-](?:\d[\d.]*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)\b)""", re.IGNORECASE
+    r"""(?<![^\s=:,(\[{'"])(?:[+-](?:\d[\d.]*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf(?:inity)?)(?![\w-]))""",
+    re.IGNORECASE,
 )
 
 
@@ -64,10 +65,13 @@ class OutputPatterns:
     def _match(self, text: str) -> Iterator[Measurement]:
         """Yield what the patterns find. The values of one step are one measurement."""
         found: dict[float | None, dict[str, float]] = {}
+        texts = {text, UNUSUAL.sub(_mask, text)}
         for name, pattern, group in self._patterns:
-            match = pattern.search(text) or pattern.search(UNUSUAL.sub(_mask, text))
+            matches = filter(None, map(pattern.search, texts))
+            # The leftmost one: else an expression for digits would skip nan and read a later number of the line.
+            match = min(matches, key=lambda each: (each.start(), each.start(group), -each.end(group)), default=None)
             if match and (value := parse_number(_get_whole_number(text, *match.span(group)))) is not None:
-                step = parse_number(match["step"]) if "step" in pattern.groupindex else None
+                step = parse_number(text[slice(*match.span("step"))]) if "step" in pattern.groupindex else None
                 found.setdefault(step, {})[name] = value
         yield from (Measurement(OUTPUT, step, metrics) for step, metrics in found.items())
 

@@ -56,6 +56,18 @@ def test_expression_for_digits_sees_a_diverged_training():
     assert math.isnan(metrics["loss"])
 
 
+@pytest.mark.parametrize("line", ["loss nan val_loss 0.3", "loss: nan, lr: 0.1", "loss=-nan best 0.5"])
+@pytest.mark.parametrize("pattern", [r"loss=loss[ :=]+([0-9.]+)", r"loss=loss.*?([0-9.]+)", r"loss=([0-9.]+)"])
+def test_later_number_of_a_line_does_not_hide_a_diverged_training(pattern, line):
+    ((_, metrics),) = find([pattern], line)
+    assert math.isnan(metrics["loss"])
+
+
+def test_number_that_the_expression_reads_counts_in_the_place_of_a_masked_one():
+    pattern = r"loss=step (?P<step>-?\d+): .*?(-?\d\.\d{4})"
+    assert find([pattern], "step -1: nan-safe loss -0.50001, acc -0.3") == [(-1, {"loss": -0.5})]
+
+
 @pytest.mark.parametrize("line", ["loss information 3", "loss-5", "loss nano 5"])
 def test_word_that_begins_like_a_number_is_none(line):
     assert find([r"loss=loss ([0-9.]+)"], line) == []
