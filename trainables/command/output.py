@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -65,7 +66,7 @@ class OutputPatterns:
     def _match(self, text: str) -> Iterator[Measurement]:
         """Yield what the patterns find. The values of one step are one measurement."""
         found: dict[float | None, dict[str, float]] = {}
-        texts = {text, UNUSUAL.sub(_mask, text)}
+        texts = {text, *(UNUSUAL.sub(partial(_mask, begin), text) for begin in ("", "0."))}
         for name, pattern, group in self._patterns:
             matches = filter(None, map(pattern.search, texts))
             # The leftmost one: else an expression for digits would skip nan and read a later number of the line.
@@ -130,9 +131,9 @@ def parse_number(value: Any) -> float | None:
         return None
 
 
-def _mask(number: re.Match[str]) -> str:
-    """Return digits in the place of a number, so that an expression for digits matches all of it."""
-    return "0" * len(number[0])
+def _mask(begin: str, number: re.Match[str]) -> str:
+    """Return `begin` and digits in the place of a number, so that an expression for digits matches all of it."""
+    return begin.ljust(len(number[0]), "0")[: len(number[0])]
 
 
 def _get_whole_number(text: str, start: int, end: int) -> str:

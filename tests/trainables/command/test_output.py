@@ -63,6 +63,12 @@ def test_later_number_of_a_line_does_not_hide_a_diverged_training(pattern, line)
     assert math.isnan(metrics["loss"])
 
 
+@pytest.mark.parametrize("pattern", [r"loss=loss: (\d+\.\d+)", r"loss=(\d+\.\d+)", r"loss=loss: (\d*\.\d*), acc"])
+@pytest.mark.parametrize("number", [-0.25, -math.inf, math.inf])
+def test_expression_with_a_point_reads_the_whole_number(pattern, number):
+    assert find([pattern], f"loss: {number}, acc 0.5") == [(None, {"loss": number})]
+
+
 def test_number_that_the_expression_reads_counts_in_the_place_of_a_masked_one():
     pattern = r"loss=step (?P<step>-?\d+): .*?(-?\d\.\d{4})"
     assert find([pattern], "step -1: nan-safe loss -0.50001, acc -0.3") == [(-1, {"loss": -0.5})]
