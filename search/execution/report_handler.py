@@ -313,7 +313,8 @@ class ReportHandler:
         if not self._has_returned_early:
             self._has_returned_early = True
             logger.warning(
-                "trial %d: its function returned after %d of %d reports. Its last value is compared with later ones.",
+                "trial %d: its function or program returned after %d of %d reports. "
+                "Its last value is compared with later ones.",
                 number, reports, epochs,
             )  # fmt: skip
         return f"returned after {reports} of {epochs} reports"

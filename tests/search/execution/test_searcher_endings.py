@@ -177,7 +177,7 @@ def test_function_that_returns_early_is_told_once(make_searcher, caplog):
         end(searcher, f"t{trial}", "completed", "")
     reasons = [trial.user_attrs["reason"] for trial in study.get_trials()]
     assert reasons == ["returned after 1 of 2 reports"] * 2 + [""]
-    assert caplog.text.count("returned after 1 of 2 reports") == 1
+    assert caplog.text.count("its function or program returned after 1 of 2 reports") == 1
 
 
 def test_traceback_that_cannot_be_written_ends_no_search(make_searcher, tmp_path, caplog):
