@@ -85,6 +85,11 @@ class CommandSettings:
         return bool(self.resume_with) or self.uses_checkpoints
 
     @property
+    def copies_code(self) -> bool:
+        """Whether trials have copies of Python files: a link would find unchanged files of the user beside it."""
+        return bool(self.files or self.patches)
+
+    @property
     def longest_stop_s(self) -> float:
         """How many seconds it may take to end the program: until it has saved, was asked to stop, and got SIGTERM."""
         return (LONGEST_SAVE_S if self.can_resume else 0.0) + 2 * self.stop_grace

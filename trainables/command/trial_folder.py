@@ -24,6 +24,8 @@ LEFT_OUT = (".git", OUTPUT, REPORTS)
 # another's. Larger ones, such as data and environments, are links.
 SMALL = 1000
 LARGEST_COPY = 2**20  # bytes of a file that is copied, since a program may write to it; code and programs are links
+# It is left out if code is copied: Python tells copies apart by their size and second alone, and trials may share both.
+CACHE = "__pycache__"
 EXECUTABLE = 0o111
 CHANGES = (errno.ENOENT, errno.ENOTEMPTY)  # errors of a deletion while something else writes there
 OF_PROGRAM = (*CHANGES, errno.EACCES, errno.EPERM)  # the same in a folder of the program, which may take away rights
@@ -88,11 +90,13 @@ class TrialFolder:
                 target = self.path / Path(origin).relative_to(self.source)
                 if target.is_relative_to(self.checkpoints):  # the user's are newer than the trial's
                     continue
+                if target.name == CACHE and self._settings.copies_code:
+                    continue
                 if is_open:
                     with unwritable_errors(target, CONFLICTS):
                         target.mkdir(exist_ok=True)
                 elif not os.path.lexists(target):
-                    link_or_copy(origin, target)
+                    link_or_copy(origin, target, self._settings.copies_code)
                 elif origin.is_dir():  # if the trial has opened it before, its links are gone
                     with unwritable_errors(target):
                         _link_entries(Path(origin), target)
@@ -182,11 +186,17 @@ class TrialFolder:
             return time.time()
 
 
-def link_or_copy(entry: os.DirEntry[str], target: Path) -> None:
-    """Make `target` a copy of a small file of the user that a program may write to, or else a link to the entry."""
-    if entry.is_file(follow_symlinks=False) and not entry.name.endswith(".py") and os.access(entry, os.R_OK):
+def link_or_copy(entry: os.DirEntry[str], target: Path, copies_code: bool = False) -> None:
+    """Make `target` a copy of a small file of the user that a program may write to, or else a link to the entry.
+
+    Args:
+        copies_code: Whether small Python files are copied, too, even those that the user has as links.
+    """
+    is_code = entry.name.endswith(".py")
+    is_file = entry.is_file(follow_symlinks=is_code)
+    if is_file and (copies_code or not is_code) and os.access(entry, os.R_OK):
         stat = entry.stat()
-        if stat.st_size <= LARGEST_COPY and not stat.st_mode & EXECUTABLE:
+        if stat.st_size <= LARGEST_COPY and (is_code or not stat.st_mode & EXECUTABLE):
             content = Path(entry).read_bytes()
             with unwritable_errors(target), replacing(target) as temporary:  # what is there is not copied again
                 temporary.write_bytes(content)
@@ -208,13 +218,19 @@ def _open_link(folder: Path) -> None:
 
 
 def _link_entries(source: Path, folder: Path) -> None:
-    """Link what a folder of the user has and `folder` lacks, also in its folders. Do nothing if `folder` is a link."""
+    """Link what a folder of the user has and `folder` lacks, also in its folders, but copy Python files.
+
+    Do nothing if `folder` is a link.
+    """
     if folder.is_symlink() or not folder.is_dir():
         return
     for entry in os.scandir(source):
         place = folder / entry.name
         if not os.path.lexists(place):
-            place.symlink_to(entry)
+            if entry.name.endswith(".py"):
+                link_or_copy(entry, place, copies_code=True)
+            elif entry.name != CACHE:
+                place.symlink_to(entry)
         elif entry.is_dir():
             _link_entries(Path(entry), place)
 
@@ -232,7 +248,7 @@ def _list_tree(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[os.Di
         path = Path(entry)
         if entry.name in LEFT_OUT or path in left_out:
             continue
-        is_open = entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__" and _is_small(path)
+        is_open = entry.is_dir(follow_symlinks=False) and entry.name != CACHE and _is_small(path)
         yield entry, is_open
         if is_open:
             yield from _list_tree(path, left_out)

@@ -4,13 +4,15 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from searchlight.trainables.command.settings import FileTarget, Flag
-from searchlight.trainables.command.trial_folder import LARGEST_COPY, SMALL
+from searchlight.trainables.command.trial_folder import LARGEST_COPY, SMALL, TrialFolder
 from searchlight.trainables.filesystem import remote_path
 from searchlight.trainables.filesystem.paths import RemotePath, list_files, parse_path
 from tests.trainables.worker.command_project import RESUMING, end, find_notes, losses
@@ -101,6 +103,43 @@ def test_values_are_written_to_a_copy_in_a_folder_that_is_a_link(project, is_lar
         assert (project.trials / str(trial) / "configs" / "deep" / "base.yaml").read_text() == f"lr: {lr}\n"
         assert not (project.trials / str(trial) / "configs" / "deep" / "other.yaml").exists(), "links go"
     assert (configs / "base.yaml").read_text() == "lr: 0.1\n", "the user's file is as it was"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "large"])
+def test_modules_that_look_for_others_beside_themselves_find_the_values_of_their_trial(project, kind):
+    (project.folder / "tools").mkdir()
+    project.write("LR = 0.1\n", "tools/net.py")
+    project.write("""
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, str(Path(__file__).resolve().parent))
+        from net import LR
+    """, "tools/found.py")  # fmt: skip
+    if kind == "link":
+        (project.folder / "tools" / "found.py").rename(project.folder.parent / "found.py")
+        (project.folder / "tools" / "found.py").symlink_to(project.folder.parent / "found.py")
+    for index in range(SMALL * (kind == "large")):
+        (project.folder / "tools" / f"{index}.txt").touch()
+    project.write("import runpy; print('loss', runpy.run_path('tools/found.py')['LR'])")
+    patches = (FileTarget("tools/net.py", "LR", "lr"),)
+    assert losses([*project.worker(patches=patches).run(project.segment(lr=0.7))]) == [0.7]
+    assert {path.name for path in (project.trials / "0").rglob("*.py")} == {"net.py", "train.py"}, "copies go"
+
+
+def test_trials_share_no_compiled_code_that_has_their_values(project, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    project.write("LR = 0.1\n", "net.py")
+    (project.folder / "__pycache__").mkdir()
+    found = []
+    for trial in range(2):
+        worker = project.worker(patches=(FileTarget("net.py", "LR", "lr"),))
+        folder = TrialFolder(worker.command, trial)
+        folder.prepare()
+        folder.write({"net.py": f"LR = 0.{trial}\n"})
+        os.utime(folder.path / "net.py", (1, 1))  # trials may begin in the same second
+        words = [sys.executable, "-c", "import net; print(net.LR)"]
+        found.append(float(subprocess.check_output(words, cwd=folder.path)))
+    assert found == [0.0, 0.1]
 
 
 def test_resumed_program_has_all_files_of_a_folder_with_its_values(project):
@@ -267,7 +306,7 @@ def test_output_that_cannot_be_written_interrupts_a_program(project, place):
 @pytest.mark.parametrize("call", ["write_text", "write_bytes", "symlink_to", "unlink"])
 def test_disk_that_takes_no_file_interrupts_a_program(project, monkeypatch, call):
     project.write("print('loss 1')")
-    project.write("", "model.py")
+    project.write("0" * LARGEST_COPY + "\n", "large.csv")
     project.write("lr: 0.1\n", "config.yaml")
     files = (FileTarget("config.yaml", "lr", "lr"),)
     known = getattr(Path, call)
