@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import os
 import re
 import shlex
 import tempfile
@@ -18,7 +17,7 @@ from searchlight.search.errors import UsageError
 from searchlight.trainables.command.process import start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill
-from searchlight.trainables.command.trial_folder import link_or_copy
+from searchlight.trainables.command.trial_folder import TRIALS, TrialFolder
 
 HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
 STOP_S = 5.0
@@ -37,7 +36,8 @@ def read_options(
 ) -> list[ProgramOption]:
     """Return the options that the help of a command shows.
 
-    The program runs once, with links to the user's files, because it may ignore --help and write its own.
+    The program runs once, in a folder like that of a trial but with copies of code, because it may ignore --help and
+    write files.
 
     Args:
         words: The command with its placeholders.
@@ -49,13 +49,12 @@ def read_options(
         UsageError: It cannot be started, does not end in time, or shows no options.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        place, output = Path(scratch) / "folder", Path(scratch) / "output.txt"
-        place.mkdir()
-        for entry in os.scandir(folder):
-            link_or_copy(entry, place / entry.name)
+        settings = CommandSettings(tuple(words), str(folder), str(Path(scratch) / "search" / TRIALS), objectives=())
+        trial = TrialFolder(settings, 0)
+        trial.prepare(copies_code=True)
+        place, output = trial.path, trial.output
         places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(place)}
-        places |= {"checkpoint_dir": f"{place}/checkpoints"}
-        settings = CommandSettings(tuple(words), str(folder), trial_root=scratch, objectives=())
+        places |= {"checkpoint_dir": str(trial.checkpoints)}
         launch = fill(settings, values, places)
         wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat"}
         argv = [*_select_words(strip_starter(launch.argv), folder), "--help"]

@@ -70,8 +70,13 @@ class TrialFolder:
         """The current folder of the program."""
         return self.path if self._settings.link else self.source
 
-    def prepare(self) -> None:
-        """Create the folder with its links, or complete it if the program continues. Else only its output is kept."""
+    def prepare(self, copies_code: bool = False) -> None:
+        """Create the folder with its links, or complete it if the program continues. Else only its output is kept.
+
+        Args:
+            copies_code: Whether Python files are copied, also if no file takes a value.
+        """
+        copies_code = copies_code or self._settings.copies_code
         with unwritable_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             entries = [] if self.can_continue else [*self.path.iterdir()]
@@ -90,13 +95,13 @@ class TrialFolder:
                 target = self.path / Path(origin).relative_to(self.source)
                 if target.is_relative_to(self.checkpoints):  # the user's are newer than the trial's
                     continue
-                if target.name == CACHE and self._settings.copies_code:
+                if target.name == CACHE and copies_code:
                     continue
                 if is_open:
                     with unwritable_errors(target, CONFLICTS):
                         target.mkdir(exist_ok=True)
                 elif not os.path.lexists(target):
-                    link_or_copy(origin, target, self._settings.copies_code)
+                    link_or_copy(origin, target, copies_code)
                 elif origin.is_dir():  # if the trial has opened it before, its links are gone
                     with unwritable_errors(target):
                         _link_entries(Path(origin), target)

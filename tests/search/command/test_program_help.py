@@ -155,12 +155,19 @@ def test_program_that_trains_is_stopped_and_writes_nothing_beside_itself(tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_program_that_ignores_help_changes_no_file_of_the_user(tmp_path):
-    (tmp_path / "results.csv").write_text("header\n")
-    (tmp_path / "train.py").write_text("open('results.csv', 'a').write('more')")
+@pytest.mark.parametrize("place", ["''", "'logs'", "Path(__file__).resolve().parent", "Path(tool.__file__).parent"])
+def test_program_that_ignores_help_changes_no_file_of_the_user(tmp_path, monkeypatch, place):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "tool.py").touch()
+    for folder in (tmp_path, tmp_path / "logs"):
+        (folder / "results.csv").write_text("header\n")
+    write = "[open(Path(folder) / name, 'a').write('more') for name in ('results.csv', 'new.txt')]"
+    (tmp_path / "train.py").write_text(f"from pathlib import Path\nimport tool\nfolder = {place}\n{write}")
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
     with pytest.raises(UsageError, match="shows none"):
         read_options([sys.executable, "train.py"], tmp_path, {})
-    assert (tmp_path / "results.csv").read_text() == "header\n"
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before
 
 
 def test_output_that_cannot_be_kept_is_named(tmp_path, monkeypatch):
