@@ -15,6 +15,7 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.collector import Seen
 from searchlight.trainables.command.metrics_file import MetricsFile
+from searchlight.trainables.command.output import ESCAPES
 from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import find_placeholders
@@ -82,7 +83,7 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
             failure = program.describe_failure() if has_ended else ""
         text = folder.output.read_text(encoding="utf-8", errors="replace")
         files = find_metrics_files(folder.current, since) if settings.link else {}
-    lines = text.replace(str(folder.path), settings.folder).splitlines()[-LINES:]
+    lines = ESCAPES.sub("", text).replace(str(folder.path), settings.folder).splitlines()[-LINES:]
     return Observation(program.seen, tuple(lines), took, has_ended, failure, files)
 
 

@@ -195,6 +195,13 @@ def test_metric_of_an_evaluation_is_proposed_before_that_of_the_training(lines, 
         assert found == [values[metric.name]], "and no line of the training"
 
 
+def test_expression_for_a_colored_line_reads_it(try_first):
+    program = r"print('\x1b[1mloss\x1b[0m: \x1b[31m0.5\x1b[0m')"
+    words = shlex.split(try_first(program)[1][2])
+    assert words[:2] == ["--metric", r"loss=loss: ([-+.\w]+)"]
+    assert try_first(program, *words)[0] == 0
+
+
 def test_only_the_begin_of_a_long_line_is_searched():
     assert [metric.name for metric in propose_patterns((f"loss 0.5 {'x' * 10_000} accuracy 0.5",))] == ["loss"]
 
