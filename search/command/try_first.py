@@ -27,12 +27,15 @@ LARGEST = 2**24  # bytes of a file that is searched for metrics
 HELD_OUT = re.compile(r"(?i)(^|[^a-z])(valid|validation|val|eval|test|dev|heldout)([^a-z]|$)")
 TRAINING = re.compile(r"(?i)(^|[^a-z])train(ing)?([^a-z]|$)")
 LOWER = re.compile(
-    r"(?i)loss|error|perplexity|regret|(^|[^a-z])(ppl|nll|wer|cer|ter|mse|rmse|mae|mape|bpb|bpc|fid)([^a-z]|$)"
+    r"(?i)loss|error|perplexity|regret|brier|neg(ative)?[^a-z]?log[^a-z]?lik"
+    r"|(^|[^a-z])(ppl|nll|wer|cer|ter|mse|rmse|mae|mape|bpb|bpc|fid)([^a-z]|$)"
 )
 HIGHER = re.compile(
     r"(?i)accuracy|reward|return|score|precision|recall|success|bleu|rouge|auroc"
     r"|(^|[^a-z])(acc\d?|f1|auc|r2|psnr|ssim|iou|miou|dice|map|mcc|mrr|ndcg)([^a-z]|$)"
 )
+# As scikit-learn calls what it maximizes. A metric of which more is better may be one of negative examples instead.
+NEGATED = re.compile(r"(?i)(^|[^a-z])neg(ative)?[^a-z](?!log[^a-z]?lik)")
 # A metric in a line of output: one or two words, of which the last is a metric's name, and a number.
 NUMBER = r"([-+.\w]+)"
 PRINTED = re.compile(
@@ -103,7 +106,13 @@ def choose_middle(searched: Any) -> Any:
 
 
 def get_mode(name: str) -> str:
-    """Return whether less or more of a metric is better, "min" or "max", or "" if its name does not say it."""
+    """Return whether less or more of a metric is better, "min" or "max", or "" if its name does not say it.
+
+    >>> [get_mode(name) for name in ("val_loss", "neg_log_loss", "neg_log_likelihood", "neg_recall")]
+    ['min', 'max', 'min', '']
+    """
+    if NEGATED.search(name):
+        return "max" if LOWER.search(name) else ""
     return "min" if LOWER.search(name) else "max" if HIGHER.search(name) else ""
 
 
@@ -155,18 +164,18 @@ def propose_patterns(lines: Sequence[str]) -> list[PrintedMetric]:
     for line in lines:
         line = line[:LONGEST]
         for match in PRINTED.finditer(line):
-            if get_mode(match["label"].split()[-1]):
+            if get_mode(match["label"].split()[-1]) and get_mode(match["label"]):
                 rank, marker = _find_marker(line, match.end("label"))
                 between = re.sub(r"\s+", " ", match["between"])
                 found[rank, marker, match["label"], f"{match['label']}{between}{NUMBER}"] += 1
-    ranked = sorted(found, key=lambda key: (key[0], get_mode(key[2].split()[-1]) == "min", -found[key], key[2]))
+    ranked = sorted(found, key=lambda key: (key[0], get_mode(key[2]) == "min", -found[key], key[2]))
     proposed: dict[str, PrintedMetric] = {}
     for rank, marker, label, pattern in ranked:
         name = re.sub(r"[^\w/.-]+", "_", label).lower()
         others = [other for other in found if other[3] == pattern and other[1] != marker]
         if others and marker and marker not in label:  # which lines of the training have, too
             pattern = f"{re.escape(marker)}.*{pattern}"
-        proposed.setdefault(name, PrintedMetric(name, pattern, get_mode(label.split()[-1]), rank < 2))
+        proposed.setdefault(name, PrintedMetric(name, pattern, get_mode(label), rank < 2))
     return [*proposed.values()]
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from searchlight.search.command.try_first import choose_middle, propose_objectives, propose_patterns
+from searchlight.search.command.try_first import choose_middle, get_mode, propose_objectives, propose_patterns
 from searchlight.search.run import main
 from searchlight.trainables.command.output import OutputPatterns
 from tests.trainables.command.programs import ROOT
@@ -149,6 +149,31 @@ def test_function_of_a_program_may_follow_the_option(tmp_path, monkeypatch):
 )
 def test_objective_is_proposed_by_its_name(names, best):
     assert propose_objectives(dict.fromkeys(names, 1))[0] == best
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("neg_log_likelihood", "min"),
+        ("val/negative_log_likelihood", "min"),
+        ("NegLogLikelihood", "min"),
+        ("brier_score", "min"),
+        ("neg_loss", "max"),
+        ("test_neg_mean_squared_error", "max"),
+        ("neg_mse", "max"),
+        ("neg_brier_score", "max"),
+        ("neg_recall", ""),  # of the negative examples, or the negative of it
+        ("negotiation_reward", "max"),
+        ("loss_neg", "min"),
+    ],
+)
+def test_name_of_a_metric_says_its_mode(name, mode):
+    assert get_mode(name) == mode
+
+
+def test_both_words_of_a_printed_name_say_its_mode():
+    modes = {metric.name: metric.mode for metric in propose_patterns(("Brier score: 0.2, neg MSE -0.5, neg recall 1",))}
+    assert modes == {"brier_score": "min", "neg_mse": "max"}
 
 
 @pytest.mark.parametrize(
