@@ -38,6 +38,7 @@ HIGHER = re.compile(
 NEGATED = re.compile(r"(?i)(^|[^a-z])neg(ative)?[^a-z](?!log[^a-z]?lik)")
 # A metric in a line of output: one or two words, of which the last is a metric's name, and a number.
 NUMBER = r"([-+.\w]+)"
+LONGER = (r"[\w/.@-]", r"[A-Za-z][ ]")  # what ends the first part of a longer label
 PRINTED = re.compile(
     r"(?<![A-Za-z])(?P<label>(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)"
     r"(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
@@ -168,11 +169,15 @@ def propose_patterns(lines: Sequence[str]) -> list[PrintedMetric]:
                 rank, marker = _find_marker(line, match.end("label"))
                 between = re.sub(r"\s+", " ", match["between"])
                 found[rank, marker, match["label"], f"{match['label']}{between}{NUMBER}"] += 1
+    text = "\n".join(line[:LONGEST] for line in lines)
     ranked = sorted(found, key=lambda key: (key[0], get_mode(key[2]) == "min", -found[key], key[2]))
     proposed: dict[str, PrintedMetric] = {}
     for rank, marker, label, pattern in ranked:
         name = re.sub(r"[^\w/.-]+", "_", label).lower()
         others = [other for other in found if other[3] == pattern and other[1] != marker]
+        for end in LONGER[: 1 if " " in label else 2]:
+            if re.search(end + pattern, text) and re.search(bounded := f"(?<!{end}){pattern}", text):
+                pattern = bounded
         if others and marker and marker not in label:  # which lines of the training have, too
             pattern = f"{re.escape(marker)}.*{pattern}"
         proposed.setdefault(name, PrintedMetric(name, pattern, get_mode(label), rank < 2))

@@ -227,6 +227,20 @@ def test_expression_for_a_colored_line_reads_it(try_first):
     assert try_first(program, *words)[0] == 0
 
 
+@pytest.mark.parametrize("line", ["class_loss: 2.0 loss: 0.5", "a/loss: 2.0, loss: 0.5", "train loss: 2.0, loss: 0.5"])
+def test_expression_for_a_short_name_reads_no_longer_one(line):
+    (pattern,) = (metric.pattern for metric in propose_patterns((line,)) if metric.name == "loss")
+    (measured,) = OutputPatterns([f"x={pattern}"]).find(line)
+    assert measured.metrics == {"x": 0.5}
+
+
+@pytest.mark.parametrize("line", ["1_loss: 0.5", "Average val loss: 0.5", "a val loss: 0.5 val loss: 0.5"])
+def test_expression_reads_its_own_line(line):
+    (metric,) = propose_patterns((line,))
+    (measured,) = OutputPatterns([f"x={metric.pattern}"]).find(line)
+    assert measured.metrics == {"x": 0.5}
+
+
 def test_only_the_begin_of_a_long_line_is_searched():
     assert [metric.name for metric in propose_patterns((f"loss 0.5 {'x' * 10_000} accuracy 0.5",))] == ["loss"]
 
