@@ -23,9 +23,11 @@ class MetricsFile:
         self._state: tuple[int, int, int] | None = None
         self._known = b""  # what was read, as whole lines
         self._rows = 0
+        self._is_of_this_run = True
         if not is_new:
             for _ in self.read():
                 pass
+            self._is_of_this_run = False
 
     def read(self, is_complete: bool = False) -> Iterator[Measurement]:
         """Yield the new rows. A last line without an end is one only if the file is complete."""
@@ -37,10 +39,15 @@ class MetricsFile:
             content = self.path.read_bytes()
         except OSError:  # it is not there yet
             return
+        is_rewritten = not content.startswith(self._known)
+        if self._state not in (None, state) and not self._is_of_this_run:
+            # The first rows may be those of the earlier run, as of the same config. Who adds rows keeps the file.
+            is_rewritten |= state[0] != self._state[0] or state[2] <= self._state[2]
+            self._is_of_this_run = True
         self._state = state
         if not is_complete:
             content = content[: content.rfind(b"\n") + 1]
-        if not content.startswith(self._known):
+        if is_rewritten:
             self._known, self._rows = b"", 0
         lines = content[len(self._known) :].decode(errors="replace").splitlines()
         is_csv = not content.lstrip().startswith(b"{")

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,24 @@ def test_rows_of_an_earlier_run_are_skipped(path):
     file = MetricsFile(path)
     append(path, "2,0.4\n")
     assert read(file) == [(2, {"loss": 0.4})]
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_same_rows_as_in_an_earlier_run_are_read_if_the_file_is_written_again(path, is_renamed):
+    text = "step,loss\n1,0.5\n"
+    path.write_text(text)
+    os.utime(path, (1, 1))
+    file = MetricsFile(path)
+    place = path.with_name("new.csv") if is_renamed else path
+    place.write_text(text + "2,0.4\n" * is_renamed)
+    place.rename(path)
+    assert read(file, is_complete=True) == [(1, {"loss": 0.5}), (2, {"loss": 0.4})][: 1 + is_renamed]
+    assert read(file, is_complete=True) == []
+
+
+def test_rows_of_an_earlier_run_are_skipped_if_nothing_is_written(path):
+    path.write_text("step,loss\n1,0.5\n")
+    assert read(MetricsFile(path), is_complete=True) == []
 
 
 def test_json_lines_are_read(path):
