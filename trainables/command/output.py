@@ -20,6 +20,7 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 NUMBER = re.compile(r"\d")
 LONGEST_SHOWN = 200  # characters of a line in a message
 MOST_COMPARED = 1000  # lines, to find what an expression should have matched
+CLOCK = re.compile(r"\[\d+:\d\d(?::\d\d)?[<,]")  # in a bar of tqdm
 EXPONENT = re.compile(r"[eE][+-]?\d+")
 # Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
 UNUSUAL = re.compile(
@@ -41,6 +42,7 @@ class OutputPatterns:
     def __init__(self, texts: Iterable[str]) -> None:
         self._patterns: list[tuple[str, re.Pattern[str], int]] = []
         self._in_json: set[str] = set()
+        self._drawn: tuple[str, list[Measurement]] = ("", [])  # by tqdm at last: the begin of the bar, and its values
         for text in texts:
             name, pattern = _parse_text(text)
             if pattern is None:
@@ -57,11 +59,22 @@ class OutputPatterns:
         """Yield what a line says. Each part of a progress bar, which returns to the line's begin, is a line."""
         for part in re.split(r"[\r\n]+", line):
             text = ESCAPES.sub("", part)
-            yield from self._match(text)
+            matched = [*self._match(text)]
+            if not self._is_redrawn(text, matched):
+                yield from matched
             if self._in_json and (start := text.find("{")) >= 0:
                 found = parse_object(text[start:])
                 if found is not None and found.metrics.keys() & self._in_json:
                     yield found
+
+    def _is_redrawn(self, text: str, found: list[Measurement]) -> bool:
+        """Return whether a bar of tqdm has only moved: `update` and `close` show the values of `set_postfix` again."""
+        clock = CLOCK.search(text)
+        if clock is None:
+            return False
+        bar = text[: clock.start()].partition("%|")[0].rstrip().rpartition(" ")[0].strip()  # without its count
+        before, self._drawn = self._drawn, (bar, found)
+        return before == self._drawn
 
     def _match(self, text: str) -> Iterator[Measurement]:
         """Yield what the patterns find. The values of one step are one measurement."""

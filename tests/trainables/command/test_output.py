@@ -1,8 +1,10 @@
+import io
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tqdm import tqdm
 
 from searchlight.trainables.command.collector import Measurement
 from searchlight.trainables.command.output import OutputPatterns
@@ -91,6 +93,22 @@ def test_text_that_is_no_number_is_no_value():
 def test_parts_of_a_progress_bar_are_lines():
     line = "\r  0%|  | 0/2 [loss=0.9]\r 50%|# | 1/2 [loss=0.5]\r100%|##| 2/2 [loss=0.25]\n"
     assert [metrics["loss"] for _, metrics in find([r"loss=loss=([0-9.]+)"], line)] == [0.9, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("total", [3, None])
+@pytest.mark.parametrize("update_first", [True, False])
+def test_bar_that_is_drawn_again_gives_its_values_once(total, update_first):
+    written = io.StringIO()
+    for epoch in range(2):
+        with tqdm(total=total, desc=f"Epoch {epoch}", file=written, mininterval=0) as bar:
+            for loss in (0.9, 0.5, 0.25):
+                if update_first:
+                    bar.update()
+                bar.set_postfix(loss=loss)
+                if not update_first:
+                    bar.update()
+    found = find([r"loss=loss=([0-9.]+)"], *written.getvalue().splitlines())
+    assert [metrics["loss"] for _, metrics in found] == [0.9, 0.5, 0.25] * 2
 
 
 def test_colors_are_removed_before_a_pattern_is_applied():
