@@ -65,6 +65,8 @@ def fill(
     words = [*settings.words, *(settings.resume_with if is_restart else ())]
     argv = [fill_text(word, texts) for word in words] + list_flags(settings.flags, values)
     own = {f"SEARCHLIGHT_{name.upper()}": places[name] for name in PLACES if name in places}
+    if settings.copies_code:
+        own["SEARCHLIGHT_FOLDER"] = settings.folder
     outer = {
         name: text
         for name, text in (os.environ if environment is None else environment).items()

@@ -126,6 +126,38 @@ def test_modules_that_look_for_others_beside_themselves_find_the_values_of_their
     assert {path.name for path in (project.trials / "0").rglob("*.py")} == {"net.py", "train.py"}, "copies go"
 
 
+INSTALLED = """
+import sys
+class Finder:  # as setuptools installs a package in editable mode
+    def find_spec(self, name, path=None, target=None):
+        from importlib.util import spec_from_file_location
+        if name == "net":
+            return spec_from_file_location(name, {folder!r} + "/src/net/__init__.py")
+sys.meta_path.append(Finder())
+"""
+
+
+@pytest.mark.parametrize("way", ["PYTHONPATH", "editable", "link"])
+def test_module_that_is_found_in_the_folder_of_the_user_has_the_values_of_its_trial(project, monkeypatch, way):
+    (project.folder / "src" / "net").mkdir(parents=True)
+    project.write("from .values import LR", "src/net/__init__.py")
+    project.write("LR = 0.1\n", "src/net/values.py")
+    paths, more = project.folder / "src", ""
+    if way == "editable":
+        more = INSTALLED.format(folder=str(project.folder))
+    else:
+        if way == "link":
+            paths = project.folder.parent / "linked"
+            paths.symlink_to(project.folder / "src")
+        monkeypatch.setenv("PYTHONPATH", str(paths), prepend=os.pathsep)
+    project.write(f"{more}\nimport net; print(net.__file__); print('loss', net.LR)")
+    patches = (FileTarget("src/net/values.py", "LR", "lr"),)
+    for trial, lr in enumerate((0.5, 0.7)):
+        assert losses([*project.worker(patches=patches).run(project.segment(trial=trial, lr=lr))]) == [lr]
+        assert project.output(trial)[0] == f"{project.trials}/{trial}/src/net/__init__.py"
+    assert losses([*project.worker().run(project.segment(trial=2, lr=0.7))]) == [0.1], "of no file with values"
+
+
 def test_trials_share_no_compiled_code_that_has_their_values(project, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     project.write("LR = 0.1\n", "net.py")

@@ -17,6 +17,7 @@ import searchlight_hook as hook
 from searchlight_trainers import build_hugging_face_callback, build_keras_callback, build_lightning_callback
 
 ASK = signal.SIGURG  # asks for what a process has imported; processes without a handler ignore it
+FOLDER, TRIAL = "SEARCHLIGHT_FOLDER", "SEARCHLIGHT_TRIAL_DIR"  # of the user, if the trial has copies of its code
 _variables: dict[str, dict[str, str | None]] = {}  # by package, those that had changed when its import began
 _inside = threading.local()  # a logger that calls another one is heard once
 
@@ -225,14 +226,34 @@ class Finder:
             names = [each for each in {**self.environment, **now} if self.environment.get(each) != now.get(each)]
             if names:
                 _variables.setdefault(name, {each: now.get(each) for each in names})
-        if name not in PATCHES:
+        folder = os.environ.get(FOLDER)
+        if name not in PATCHES and not folder:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec = finder.find_spec(name, path, target)
+            find_spec = getattr(finder, "find_spec", None)  # old finders have none
+            spec = find_spec and find_spec(name, path, target)
             if spec is not None:
-                attempt(patch_after_import, spec, PATCHES[name])
-                return spec
+                if name in PATCHES:
+                    attempt(patch_after_import, spec, PATCHES[name])
+                return find_copy(spec, folder) if folder else spec
         return None
+
+
+def find_copy(spec: ModuleSpec, folder: str) -> ModuleSpec:
+    """Return the spec of the trial's copy of a module, or `spec` if it has none.
+
+    An installation in editable mode or an absolute PYTHONPATH leads to the user's folder, where no file has values.
+    """
+    origin, folder, trial = map(os.path.realpath, (spec.origin or "", folder, os.environ.get(TRIAL, "")))
+    if not origin.endswith(".py") or not origin.startswith(folder + os.sep) or origin.startswith(trial + os.sep):
+        return spec
+    copy = os.path.join(trial, os.path.relpath(origin, folder))
+    if not os.path.isfile(copy) or os.path.samefile(copy, origin):
+        return spec
+    from importlib.util import spec_from_file_location
+
+    locations = None if spec.submodule_search_locations is None else [os.path.dirname(copy)]
+    return spec_from_file_location(spec.name, copy, submodule_search_locations=locations) or spec
 
 
 def patch_after_import(spec: ModuleSpec, patch: Callable[[Any], None]) -> None:
