@@ -39,7 +39,7 @@ def resolve_targets(
         *_check_placeholders(options, parameters, files),
         *_check_targets("--to", files, givable, named),
         *_check_targets("--patch", patches, givable, named),
-        *_check_reached(options, files, patches),
+        *_check_reached(options, files, patches, folder),
         *_check_files("--to", files, givable, folder),
         *_check_files("--patch", patches, givable, folder),
     ]
@@ -100,9 +100,12 @@ def _check_targets(
 
 
 def _check_reached(
-    options: CommandOptions, files: Sequence[FileTarget], patches: Sequence[FileTarget]
+    options: CommandOptions, files: Sequence[FileTarget], patches: Sequence[FileTarget], folder: Path
 ) -> Iterator[str]:
-    """Yield a line for each file whose copy the program cannot read, because it runs beside the original."""
+    """Yield a line for each file whose copy the program cannot read, because it runs beside or names the original."""
+    for path in sorted({target.path for target in (*files, *patches)}):
+        if any(word.rpartition("=")[2] == str(folder / path) for word in options.command):
+            yield f"the command must name {path} without its folder, because a trial changes a copy of {folder / path}."
     if options.cwd == "here":
         named = {*find_placeholders(options.command)}
         for path in sorted({target.path for target in files} - named):

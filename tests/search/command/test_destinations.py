@@ -141,6 +141,16 @@ def test_destination_that_does_not_exist_is_refused(folder, words, options, mess
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("target", [{"patch": ["net.py:DEPTH=lr"]}, {"to": ["config.yaml:seed=lr"]}])
+@pytest.mark.parametrize("begin", ["", "--file="])
+def test_file_that_the_command_names_by_its_folder_is_refused(folder, target, begin):
+    file = folder / next(iter(target.values()))[0].partition(":")[0]
+    with pytest.raises(UsageError) as error:
+        resolve(folder, [f"{begin}{file}"], {"lr": [1, 2]}, **target)
+    rule = f"the command must name {file.name} without its folder, because a trial changes a copy of {file}."
+    assert str(error.value) == rule
+
+
 @pytest.mark.parametrize("words", [["--sed", "3"], ["--momentum=0.9"], ["--batch-sizes", "3", "--seed=1"]])
 def test_word_of_the_command_that_is_no_option_is_refused(folder, words):
     with pytest.raises(UsageError) as error:
