@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
@@ -19,6 +19,8 @@ OUTPUT = "output.txt"
 CHECKPOINTS = "checkpoints"
 REPORTS = ".reports.jsonl"
 OTHERS_CHECKPOINTS = "trial-checkpoints"  # if the user has a folder CHECKPOINTS
+OF_SEARCH = ("search.yaml", "ladder.yaml")  # in the folder of a search
+TRACKING = ("mlflow.db", "mlartifacts")  # beside it
 LEFT_OUT = (".git", OUTPUT, REPORTS)
 # The folders of the user with at most this many entries are folders of the trial too, so that no program writes into
 # another's. Larger ones, such as data and environments, are links.
@@ -146,8 +148,7 @@ class TrialFolder:
 
     def _list_user_files(self) -> Iterator[tuple[os.DirEntry[str], bool]]:
         """Yield what is in the user's folder and in its small folders, and whether it is such a folder."""
-        search = self.path.parents[1]
-        return _list_tree(self.source, {search, search.parent})
+        return _list_tree(self.source, self.path.parents[1])
 
     def read_reports(self) -> list[Report]:
         """Return the reports that the program has made before, if it continues after them."""
@@ -248,15 +249,28 @@ def _has_entries(folder: Path) -> bool:
         return False
 
 
-def _list_tree(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[os.DirEntry[str], bool]]:
+def _list_tree(folder: Path, search: Path, is_top: bool = True) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    """Yield the entries of a folder, and whether they are opened, without `search` and the searches beside it.
+
+    Args:
+        is_top: Whether it is the user's folder, in which any folder with a search.yaml is the user's.
+    """
     for entry in os.scandir(folder):
         path = Path(entry)
-        if entry.name in LEFT_OUT or path in left_out:
+        is_folder = entry.is_dir(follow_symlinks=False) and entry.name != CACHE
+        if entry.name in LEFT_OUT or path == search or (folder == search.parent and not is_top and _is_own(path)):
             continue
-        is_open = entry.is_dir(follow_symlinks=False) and entry.name != CACHE and _is_small(path)
+        if path == search.parent and all(each == search or _is_own(each) for each in path.iterdir()):
+            continue
+        is_open = is_folder and (search.is_relative_to(path) or _is_small(path))
         yield entry, is_open
         if is_open:
-            yield from _list_tree(path, left_out)
+            yield from _list_tree(path, search, is_top=False)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path in the folder of searches is a search, or a file of their MLflow, and not the user's."""
+    return path.name.startswith(TRACKING) or any((path / name).exists() for name in OF_SEARCH)
 
 
 def _read_state(path: Path) -> tuple[int, int] | None:

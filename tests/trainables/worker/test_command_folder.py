@@ -53,6 +53,24 @@ def test_files_of_the_user_may_have_any_name(project):
     assert (losses(reports), end(reports)) == ([1.0], ("completed", ""))
 
 
+@pytest.mark.parametrize("place", ["runs", "out/runs"])
+def test_folder_of_searches_has_only_what_is_the_users(project, place):
+    runs = project.folder / place
+    root = str(runs / "name" / "trials")
+    for name in ("name/output.bin", "other/search.yaml", "sizes/ladder.yaml", "mlartifacts/file", "mlflow.db"):
+        (runs / name).parent.mkdir(parents=True, exist_ok=True)
+        (runs / name).touch()
+    for index in range(SMALL):
+        (runs / "other" / f"{index}.txt").touch()
+    project.write(f"import os; print('loss', len(os.listdir({place!r})) if os.path.exists({place!r}) else 0.5)")
+    assert losses([*project.worker(trial_root=root).run(project.segment())]) == [0.5]
+    (runs / "data").mkdir()
+    (runs / "data" / "part.txt").touch()
+    project.write(f"import os; print('loss', len(os.listdir({place!r})) + len(os.listdir('{place}/data')))")
+    assert losses([*project.worker(trial_root=root).run(project.segment(trial=1))]) == [2]
+    assert not (runs / "name" / "trials" / "1" / place).exists()
+
+
 def test_program_runs_in_the_folder_of_the_user_if_asked(project):
     project.write("from pathlib import Path; print('loss', len(list(Path.cwd().glob('train.py'))))")
     reports = [*project.worker(link=False).run(project.segment())]
