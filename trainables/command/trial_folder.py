@@ -146,6 +146,7 @@ class TrialFolder:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)
                 path.write_text(text, encoding="utf-8")
+                shutil.copymode(self.source / name, path)  # a script may be the program itself
 
     def remove_links(self) -> None:
         """Remove links to the user's files, copies that have not changed, and folders that have nothing else."""

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,15 @@ def test_modules_that_look_for_others_beside_themselves_find_the_values_of_their
     patches = (FileTarget("tools/net.py", "LR", "lr"),)
     assert losses([*project.worker(patches=patches).run(project.segment(lr=0.7))]) == [0.7]
     assert {path.name for path in (project.trials / "0").rglob("*.py")} == {"net.py", "train.py"}, "copies go"
+
+
+def test_script_with_values_can_be_executed_as_the_users(project):
+    project.write(f"#!{sys.executable}\nLR = 0.1\nprint('loss', LR)\n")
+    (project.folder / "train.py").chmod(0o755)
+    worker = project.worker(patches=(FileTarget("train.py", "LR", "lr"),))
+    command = replace(worker.command, words=("./train.py",))
+    worker.settings = replace(worker.settings, command=command)
+    assert losses([*worker.run(project.segment(lr=0.7))]) == [0.7]
 
 
 INSTALLED = """
