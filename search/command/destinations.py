@@ -71,7 +71,9 @@ def resolve_parameters(
         others.append(Parameter(options.seed_flag, "--seed-flag", [0]))
     values = {parameter.name: parameter.values[0] for parameter in parameters}
     values |= {target.path: str(folder / target.path) for target in files}
-    read = partial(read_options, folder=folder, limit=limit)
+    # epochs may only say how many reports a trial makes, so that a program without options is as good.
+    needs_some = any(other.name != EPOCHS for other in others)
+    read = partial(read_options, folder=folder, limit=limit, needs_some=needs_some)
     found = Destinations()
     if others and options.flags == "auto":
         found = _find_flags(options.command, others, folder, values, read)

@@ -32,7 +32,11 @@ IS_HELP = re.compile(r"usage|--help|flags:|powered by hydra", re.IGNORECASE)
 
 
 def read_options(
-    words: Sequence[str], folder: Path, values: Mapping[str, Any], limit: float = HELP_S
+    words: Sequence[str],
+    folder: Path,
+    values: Mapping[str, Any],
+    limit: float = HELP_S,
+    needs_some: bool = True,
 ) -> list[ProgramOption]:
     """Return the options that the help of a command shows.
 
@@ -44,9 +48,10 @@ def read_options(
         folder: The user's folder.
         values: A value of each parameter by name, since options before --help are parsed as well.
         limit: Seconds that the program may take.
+        needs_some: Whether it must have options. Else one that runs as without --help has none.
 
     Raises:
-        UsageError: It cannot be started, does not end in time, or shows no options.
+        UsageError: It cannot be started or fails, or, if it must have options, does not end in time or shows none.
     """
     with tempfile.TemporaryDirectory() as scratch:
         settings = CommandSettings(tuple(words), str(folder), str(Path(scratch) / "search" / TRIALS), objectives=())
@@ -70,9 +75,11 @@ def read_options(
             raise UsageError(f"{told} its output cannot be kept: {unkept}.") from unkept
         with output.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(LARGEST_HELP)
+        options = parse_help(text) if IS_HELP.search(text) else []
+        if not (code or options or needs_some):
+            return []
         if code is None:
             raise UsageError(f"{told} was stopped after {limit:g} s, because it may have begun to train. {REMEDY}")
-        options = parse_help(text) if IS_HELP.search(text) else []
         if not options:
             ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
             raise UsageError(f"{told} {ended if code else 'shows none'}. {REMEDY}")

@@ -51,6 +51,17 @@ def test_program_is_not_started_if_each_parameter_has_a_place(folder):
     assert resolve_parameters(command, [Parameter("lr", "--search", [0.1])], folder) == Destinations()
 
 
+@pytest.mark.parametrize("code", ["print('loss: 0.5')", "import time; time.sleep(600)"])
+def test_program_without_options_needs_none_for_its_epochs(folder, code):
+    (folder / "train.py").write_text(f"LR = 0.1\n{code}")
+    command = CommandOptions(command=(sys.executable, "train.py"), patch=["train.py:LR=lr"])
+    given = [Parameter("lr", "--search", [0.1]), Parameter("epochs", "--set", [3])]
+    assert resolve_parameters(command, given, folder, limit=5).flags == {}
+    (folder / "train.py").write_text("LR = 0.1\nraise SystemExit('no --help')")
+    with pytest.raises(UsageError, match="ended with exit code 1: no --help"):
+        resolve_parameters(command, given, folder, limit=60)
+
+
 def test_flags_none_leaves_parameters_to_the_environment(folder):
     assert resolve(folder, parameters={"anything": [1]}, flags="none") == Destinations()
 
