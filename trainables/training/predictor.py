@@ -78,7 +78,7 @@ class Predictor:
             module.load_state_dict(state["modules"][name])
         self._buffers = Buffers(self.task.modules)
         if state.get("buffers"):
-            self._buffers.set_values(state["buffers"], context.device)
+            self._buffers.set_temporary_values(state["buffers"], context.device)
         for updater in state["updaters"].values():
             for name, average in (updater["ema"] or {"shadow": {}})["shadow"].items():
                 named[name].data.copy_(average)

@@ -268,7 +268,7 @@ class TrialTrainer:
             resize_buffers(module, state["modules"][name], task.context.device)
             module.load_state_dict(state["modules"][name])
         if state.get("buffers"):  # checkpoints of earlier versions have none
-            self._buffers.set_values(state["buffers"], task.context.device)
+            self._buffers.set_temporary_values(state["buffers"], task.context.device)
         if self._has_other_groups(state):  # the task may add what training had added, such as a layer to unfreeze
             task.load_state_dict(dict(state["task"]))
         for name, updater in task.updaters.items():
@@ -321,7 +321,7 @@ class TrialTrainer:
             "best": self._best,
             "config": task.config.model_dump(mode="json", round_trip=True),
             "modules": {name: module.state_dict() for name, module in task.modules.items()},
-            "buffers": self._buffers.get_temporary_values() if midway is None else [],  # each rank has its own midway
+            "buffers": self._buffers.get_temporary_values() if midway is None else {},  # each rank has its own midway
             "updaters": {name: updater.state_dict() for name, updater in task.updaters.items()},
             "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],

@@ -3,12 +3,14 @@
 A forward pass may replace a buffer by a tensor of another shape, set one that was None, or set one to None.
 """
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from searchlight.trainables import private_api
 from searchlight.trainables.context import Context
 
 LOOKS = 4  # windows after which a submodule without a buffer is no longer checked, since checks are slow
@@ -23,6 +25,18 @@ class SavedBuffer(NamedTuple):
     values: Tensor
 
 
+class _Writes:
+    """The writes to a buffer so far."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        self._buffer = weakref.ref(buffer)  # modules may replace it, and it takes memory
+        self._count = private_api.get_tensor_version(buffer)
+
+    def are_all_of(self, buffer: Tensor) -> bool:
+        """Return whether there was none since, and `buffer` is the same."""
+        return self._buffer() is buffer and private_api.get_tensor_version(buffer) == self._count
+
+
 class Buffers:
     """Copies the buffers of `modules`, and writes copies back.
 
@@ -33,12 +47,8 @@ class Buffers:
         self._parts = list(dict.fromkeys(part for module in modules.values() for part in module.modules()))
         self._watched = self._parts
         self._unseen = LOOKS
-        self._built = {  # with the number of writes to each
-            (id(part), name): (buffer, 0 if buffer is None else buffer._version)
-            for part in self._parts
-            for name, buffer in part._buffers.items()
-            if name in part._non_persistent_buffers_set
-        }
+        self._modules = dict(modules)
+        self._built = {name: _Writes(buffer) for name, buffer in self._list_named()}
 
     @torch.no_grad()
     def copy(self) -> list[SavedBuffer]:
@@ -81,39 +91,45 @@ class Buffers:
         else:  # the state of a recurrent cell has the size of the last batch
             self.set_values(context.broadcast_object(self.get_values()), context.device)
 
-    def get_values(self) -> list[dict[str, Tensor | None]]:
+    def get_values(self) -> list[dict[str, Tensor]]:
         """Return the buffers of each submodule by name, on the CPU."""
-        return [{name: _to_cpu(buffer) for name, buffer in part._buffers.items()} for part in self._parts]
-
-    def get_temporary_values(self) -> list[dict[str, Tensor | None]]:
-        """Return the buffers that no state dict has and that changed since this object was created, on the CPU.
-
-        The others, such as masks and tables of positions, are as `build` makes them. The list is empty if all are.
-        """
-        values = [
-            {
-                name: _to_cpu(buffer)
-                for name, buffer in part._buffers.items()
-                if name in part._non_persistent_buffers_set and not self._is_as_built(part, name, buffer)
-            }
-            for part in self._parts
-        ]
-        return values if any(values) else []
+        return [{name: buffer.cpu() for name, buffer in part.named_buffers(recurse=False)} for part in self._parts]
 
     @torch.no_grad()
-    def set_values(self, values: Sequence[Mapping[str, Tensor | None]], device: torch.device) -> None:
-        """Set the buffers that `values` has. A buffer keeps its memory where it can, since others may refer to it."""
+    def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
+        """Set all buffers to `values`, as `get_values` returns them."""
         for part, saved_part in zip(self._parts, values, strict=True):
+            for name in {name for name, _ in part.named_buffers(recurse=False)} - saved_part.keys():
+                setattr(part, name, None)
             for name, value in saved_part.items():
-                buffer = getattr(part, name, None)
-                if buffer is None or value is None or not _can_be_written(buffer, value):
-                    setattr(part, name, None if value is None else value.to(device, copy=True))
-                else:
-                    buffer.detach().copy_(value)
+                _set(part, name, value, device)
 
-    def _is_as_built(self, part: nn.Module, name: str, buffer: Tensor | None) -> bool:
-        built, version = self._built.get((id(part), name), (None, 0))
-        return buffer is built and (buffer is None or buffer._version == version)
+    def get_temporary_values(self) -> dict[str, Tensor | None]:
+        """Return the buffers that no state dict has and that changed since this object was created, on the CPU.
+
+        The others, such as masks and tables of positions, are as `build` makes them.
+        """
+        now = dict(self._list_named())
+        kept = {f"{key}.{name}" for key, module in self._modules.items() for name in module.state_dict()}
+        changed: dict[str, Tensor | None] = {
+            name: buffer.cpu()
+            for name, buffer in now.items()
+            if name not in kept and not (name in self._built and self._built[name].are_all_of(buffer))
+        }
+        return changed | {name: None for name in self._built.keys() - now.keys() - kept}
+
+    @torch.no_grad()
+    def set_temporary_values(self, values: Mapping[str, Tensor | None], device: torch.device) -> None:
+        """Set the buffers that `get_temporary_values` has returned."""
+        for path, value in values.items():
+            key = next(key for key in self._modules if path.startswith(f"{key}."))
+            part, _, name = path.removeprefix(f"{key}.").rpartition(".")
+            _set(self._modules[key].get_submodule(part), name, value, device)
+
+    def _list_named(self) -> Iterator[tuple[str, Tensor]]:
+        for key, module in self._modules.items():
+            for name, buffer in module.named_buffers(remove_duplicate=False):
+                yield f"{key}.{name}", buffer
 
     def _find_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
         return [(part, name, buffer) for part in self._watched for name, buffer in part.named_buffers(recurse=False)]
@@ -124,8 +140,13 @@ def _can_be_written(buffer: Tensor, values: Tensor) -> bool:
     return is_alike and buffer.layout == torch.strided and 0 not in buffer.stride()
 
 
-def _to_cpu(buffer: Tensor | None) -> Tensor | None:
-    return None if buffer is None else buffer.cpu()
+def _set(part: nn.Module, name: str, value: Tensor | None, device: torch.device) -> None:
+    """Set a buffer, in its own memory where it can, since others may refer to it."""
+    buffer = getattr(part, name, None)
+    if buffer is None or value is None or not _can_be_written(buffer, value):
+        setattr(part, name, None if value is None else value.to(device, copy=True))
+    else:
+        buffer.detach().copy_(value)
 
 
 def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -153,11 +174,12 @@ def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch
     state = module.state_dict()
     parameters = dict(module.named_parameters(remove_duplicate=False))
     for name in (state.keys() | saved.keys()) - parameters.keys():
+        values = [each[name] for each in (state, saved) if name in each]
+        if not all(isinstance(value, Tensor) for value in values):  # an extra state, which the module itself loads
+            continue
+        if len(values) == 2 and values[0].shape == values[1].shape:
+            continue
         path, _, leaf = name.rpartition(".")
-        if leaf == nn.modules.module._EXTRA_STATE_KEY_SUFFIX:  # any value, which the module itself loads
-            continue
-        if name in state and name in saved and state[name].shape == saved[name].shape:
-            continue
         part = module.get_submodule(path)
         if hasattr(part, leaf):  # load_state_dict reports names that the module does not have
             setattr(part, leaf, saved[name].to(device, copy=True) if name in saved else None)
