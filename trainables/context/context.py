@@ -139,7 +139,8 @@ class Context:
 
         Args:
             data: A tensor or array of shape (samples, ...), or a tuple or dict of tensors and arrays of one length. A
-                batch has the same structure. The items of another sequence are yielded as lists.
+                batch has the same structure, also that of a data frame. The items of another sequence are yielded as
+                lists.
             batch_size: The largest number of samples per micro-batch.
             shuffle: Whether to draw a new order each epoch, the same on all ranks.
 
@@ -247,6 +248,8 @@ def _take(data: Any, indices: torch.Tensor) -> Any:
         return tuple(_take(part, indices) for part in data)
     if isinstance(data, torch.Tensor):
         return data[indices.to(data.device)]
+    if hasattr(data, "iloc"):  # a data frame or series of pandas, whose [] takes labels
+        return data.iloc[indices.numpy()]
     if hasattr(data, "__array__"):
         return data[indices.numpy()]
     return [data[int(index)] for index in indices]

@@ -28,6 +28,10 @@ def check_build(task: Task[Any]) -> dict[str, Parameter]:
     for key, value in ("modules", task.modules), ("optimizers", task.optimizers):
         if not hasattr(value, "items"):
             raise ValueError(f"{name}.build must make self.{key} a dict by name, but got {type(value).__name__}.")
+    if not isinstance(task.schedulers, Iterable):
+        raise ValueError(
+            f"{name}.build must make self.schedulers a list, but got {type(task.schedulers).__name__}: write [...]."
+        )
     if not task.modules or not task.optimizers:
         raise ValueError(f"{name}.build must fill self.modules and self.optimizers, but left one of them empty.")
     task.updates = task.updates or {"train": list(task.optimizers)}

@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -134,7 +134,8 @@ class TrialTrainer:
 
         Raises:
             Diverged: The trial cannot continue, or its objective is not a finite number.
-            ValueError: `evaluate` does not return the objective, or a module does not learn.
+            ValueError: `evaluate` does not return the objective, or returns a name of training, or a module does not
+                learn.
         """
         task, start = self.task, time.perf_counter()
         if self._remaining is None:
@@ -153,7 +154,11 @@ class TrialTrainer:
         for name, check in self._gradient_checks.items():
             check.finish_epoch(task.updaters[name])
         trained = time.perf_counter()
-        metrics = {**training_metrics(self.task, self._tallies, self.seconds), **self.evaluate()}
+        metrics = training_metrics(self.task, self._tallies, self.seconds)
+        evaluated = self.evaluate()
+        if taken := sorted(metrics.keys() & evaluated.keys()):
+            raise ValueError(f"evaluate must return other names than training reports, but got {', '.join(taken)}.")
+        metrics |= evaluated
         if task.objective not in metrics:
             raise ValueError(
                 f"evaluate must return the objective {task.objective!r}, but got {', '.join(sorted(metrics))}."
@@ -372,7 +377,12 @@ class TrialTrainer:
         self.windows = 0
         self.seconds = 0.0
         self._task_at_start = copy.deepcopy(task.state_dict())
-        self._remaining = windows(task.train_batches(self.epoch), task.config.accumulation)
+        batches = task.train_batches(self.epoch)
+        if not isinstance(batches, Iterable):
+            raise ValueError(
+                f"train_batches must return an iterable of micro-batches, but got {type(batches).__name__}."
+            )
+        self._remaining = windows(batches, task.config.accumulation)
 
     def _train(self, stopping: Callable[[], bool]) -> bool:
         """Train the rest of the epoch and return whether it finished.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class Accumulation:
                 self._on_device = True
                 self._certain = [parameter.grad is not None for parameter in self.parameters]
         else:
-            known = check_weight(float(weight))
+            known = check_weight(weight)
             if known == 0:
                 return  # the mean of an empty micro-batch is NaN, and so is its gradient
         if not mean_loss.requires_grad and isinstance(weight, Tensor) and float(weight) == 0:
@@ -294,12 +295,15 @@ def get_weight_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def check_weight(weight: float) -> float:
-    """Return `weight`.
+def check_weight(weight: Any) -> float:
+    """Return `weight` as a float.
 
     Raises:
         ValueError: It is not a finite number of at least 0.
     """
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {weight}.")
-    return weight
+    with suppress(TypeError, ValueError):
+        number = float(weight)
+        if 0 <= number < math.inf:
+            return number
+        weight = number
+    raise ValueError(f"weight of a micro-batch must be a finite number of at least 0, but got {weight}.")

@@ -42,7 +42,7 @@ class ShardedAccumulation(Accumulation):
         on_device = isinstance(weight, Tensor) and weight.device.type == self.device.type
         if isinstance(weight, Tensor) and weight.numel() != 1:
             raise ValueError(f"weight of a micro-batch must be one number, but got {tuple(weight.shape)}.")
-        known = 0.0 if on_device else check_weight(float(weight))
+        known = 0.0 if on_device else check_weight(weight)
         self._on_device = self._on_device or on_device
         mean_loss = check_mean_loss(mean_loss)
         if mean_loss.dtype.itemsize < 4:  # the weight multiplies it

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -67,6 +68,13 @@ def test_parts_of_a_sample_stay_together():
         assert isinstance(array, np.ndarray)
         assert (array == 3 * chosen.numpy()).all()
         assert items == [f"item {n}" for n in chosen.tolist()]
+
+
+def test_rows_of_a_data_frame_are_taken_by_position():
+    frame = pd.DataFrame({"x": range(10), "y": range(0, 20, 2)}, index=list("abcdefghij"))
+    batches = make_shards(frame, 4, 1)[0]
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert pd.concat(batches).sort_index().equals(frame)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import logging
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -245,3 +246,33 @@ def test_stream_that_never_has_weight_raises_value_error(rare):
 
 def test_stream_may_have_windows_without_weight_in_between(rare):
     assert rare(10).run_epoch()["train/updates"] == 3
+
+
+def wrong_parts(**attributes: Any) -> type[Parts]:
+    return type("Wrong", (Parts,), attributes)
+
+
+def single_schedule(task: Parts) -> None:
+    Parts.build(task)
+    task.schedulers = torch.optim.lr_scheduler.StepLR(task.optimizers["agent"], 1)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (
+            {"build": single_schedule},
+            r"Wrong\.build must make self\.schedulers a list, but got StepLR: write \[\.\.\.\]",
+        ),
+        ({"train_batches": lambda task, epoch: None}, "train_batches must return an iterable .* but got NoneType"),
+        ({"loss": lambda task, batch: (Parts.loss(task, batch)[0], None)}, "weight of a micro-batch .* but got None"),
+        ({"loss": lambda task, batch: (Parts.loss(task, batch)[0], np.ones(2))}, r"weight .* but got \[1\. 1\.\]"),
+        (
+            {"evaluate": lambda task: {"val/loss": 1.0, "train/loss": 2.0}},
+            "evaluate must return other .* got train/loss",
+        ),
+    ],
+)
+def test_what_a_task_returns_wrongly_is_told_in_one_line(attributes, message):
+    with pytest.raises(ValueError, match=message):
+        TrialTrainer(wrong_parts(**attributes)("")).run_epoch()
