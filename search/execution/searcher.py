@@ -257,7 +257,7 @@ class StudySearcher(Searcher):
         wanted = {*self.controls.kept, *self.controls.extended}
         for trial in trials if wanted else ():
             if trial.number in wanted and trial.state == "waiting":
-                ends = (*self.schedule.rungs, self.progress.get_limit(trial.number, trial.epochs))
+                ends = (*self.schedule.rungs, self.progress.get_limit(self.study.get_trial(trial.number)))
                 rung = next(rung for rung in ends if rung > trial.total_cost)
                 return Segment("continued", trial.number, trial.epoch, rung)  # not further: the command may be undone
         return None
@@ -296,8 +296,8 @@ class StudySearcher(Searcher):
         for trial in runs:
             if trial.state == TrialState.RUNNING and trial.number not in live:
                 self.limits.search_over.set()
-                epoch = self.progress.get_progress(trial).epoch
-                return self.segments.continue_trial(Segment("continued", trial.number, epoch, self.schedule.limit))
+                epoch, until = self.progress.get_progress(trial).epoch, self._get_confirming_limit(trial)
+                return self.segments.continue_trial(Segment("continued", trial.number, epoch, until))
         due = self.confirmation.next_runs(trials)
         if not due:
             return None
@@ -310,4 +310,7 @@ class StudySearcher(Searcher):
             attributes |= inherit_micro_batches(self.study.get_trial(finalist), due[0].config)
         number = self.study.create_copy(self.space, {}, attributes)
         self.reports.notify(number)
-        return self.segments.assign(number, 0, self.schedule.limit, [None])
+        return self.segments.assign(number, 0, self._get_confirming_limit(self.study.get_trial(number)), [None])
+
+    def _get_confirming_limit(self, run: FrozenTrial) -> float:
+        return self.schedule.limit + self.progress.get_extension(run)

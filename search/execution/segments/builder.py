@@ -97,9 +97,9 @@ class SegmentBuilder:
         trial = self.study.get_trial(number)
         unit, epochs, budget = self.schedule.unit, max_epochs(trial), None
         config = {**trial.user_attrs["config"], **trial.user_attrs.get("micro_batches", {})}
-        limit = self._get_limit(number, epochs) if unit == "epochs" else self.schedule.limit
+        limit = self._get_limit(trial) if unit == "epochs" else self.schedule.limit
         if unit == "epochs":
-            config |= {"epochs": max(epochs, int(limit))} if number in self.controls.extended else {}
+            config |= {"epochs": int(limit)} if limit > epochs else {}  # a command has extended it
             epochs = min(int(limit), int(until))
         else:
             spent = cumulative_cost(get_reports(trial), unit).get(epoch, 0.0)

@@ -11,6 +11,7 @@ from searchlight.search.steering.state import Controls
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
     TrialCache,
+    get_confirming_run,
     get_reports,
     has_broken_off,
     intermediate_values,
@@ -32,14 +33,21 @@ class ProgressReader:
         return [trial for is_searched, trial in progress if is_searched]
 
     def is_complete(self, number: int) -> bool:
-        progress = self.get_progress(self.study.get_trial(number))
-        if number in self.controls.extended:
-            return progress.epoch >= self.get_limit(number, progress.epochs)
+        trial = self.study.get_trial(number)
+        progress = self.get_progress(trial)
+        if self.get_extension(trial):
+            return progress.epoch >= self.get_limit(trial)
         return progress.is_complete(self.schedule.limit)
 
-    def get_limit(self, number: int, epochs: float) -> float:
-        """Return the largest budget of a trial of so many epochs, and of what commands have added."""
-        return min(self.schedule.limit, epochs) + self.controls.extended.get(number, 0)
+    def get_limit(self, trial: FrozenTrial) -> float:
+        """Return the largest budget of a trial, with what commands have added."""
+        return min(self.schedule.limit, max_epochs(trial)) + self.get_extension(trial)
+
+    def get_extension(self, trial: FrozenTrial) -> int:
+        """Return how many epochs commands have added to a trial, or to the finalist that it confirms."""
+        run = get_confirming_run(trial)
+        number = trial.number if run is None else run.trial
+        return 0 if number is None else self.controls.extended.get(number, 0)
 
     def get_values_by_rung(self, trial: FrozenTrial) -> dict[int, float]:
         progress = replace(self.get_progress(trial), values=intermediate_values(trial))  # as they were reported

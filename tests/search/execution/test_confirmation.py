@@ -253,6 +253,19 @@ def test_runs_of_a_cut_off_search_cost_a_fifth_of_it(play, limit, finalists):
     assert len({each.run.trial for each in due}) == finalists + 1, "and the defaults"
 
 
+def test_run_of_an_extended_trial_is_as_long_as_that_trial(play):
+    search = play(plan=make_plan(defaults=None), trials=2)
+    search.searcher.controls.extended = {0: 2}
+    while not search.confirming:
+        asked = search.ask()
+        search.spend(asked, most=2)
+    search.searcher.on_trial_complete(asked[0], None, error=True)  # it continues in another gang
+    search.run()
+    epochs = {about([run])[0][0]: max(run.intermediate_values) for run in search.confirming}
+    assert epochs == {0: 5, 1: 3}
+    assert [get_outcome(run) for run in search.confirming] == ["completed"] * 8
+
+
 def test_single_trial_without_defaults_is_not_confirmed(play):
     search = play(plan=make_plan(defaults=None), trials=1)
     search.run()
