@@ -33,6 +33,7 @@ from searchlight.search.option import list_options
 from searchlight.search.samplers.own import is_reference
 from searchlight.search.space.objectives import Objective
 from searchlight.search.space.search_space import Space, restore_space
+from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.search.steering.state import build_state
 from searchlight.search.storage.backend import StudyStore
 from searchlight.search.storage.database import database_errors
@@ -159,7 +160,8 @@ def open_search(location: StoragePath, given: Mapping[str, Any]) -> tuple[Search
 def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str, Any]) -> tuple[SearchPlan, OpenStudy]:
     metadata = load_metadata(store.storage, location)
     study_id = store.storage.get_study_id_from_name(location.name)
-    commands = build_state(read_commands(store.storage.get_study_user_attrs(study_id)))
+    log = read_commands(store.storage.get_study_user_attrs(study_id))
+    commands = build_state(log)
     changed = {name: commands.get_limit(name) for name in ("trials", "gpu_hours", "confirm")}
     given = {name: value for name, value in changed.items() if value is not None} | dict(given)
     trials = store.storage.get_all_trials(study_id, deepcopy=False)
@@ -177,6 +179,10 @@ def _restore_search(location: StoragePath, store: StudyStore, given: Mapping[str
     study = SearchStudy(store.storage, config.name, sampler, plan.objectives, earlier, store.commit)
     for point in metadata["first"]:
         study.enqueue(point)  # the search may have died before it enqueued them
+    if "concurrency" in given and commands.get_limit("concurrency") not in (None, config.concurrency):
+        # A command stays in force until a later one, since it may ask for more than fits, and an option may not.
+        newer = Command("budget", {"concurrency": config.concurrency}, why="an option of resume")
+        study.record_command(LogEntry(len(log) + 1, newer, Answer(True, f"concurrency {config.concurrency}")))
     remove(config.local_path / "ray")
     # Else the next resume would delete other checkpoints, and leave a confirmation that was asked for.
     lasting: dict[str, Any] = {name: getattr(config, name) for name in ("keep_checkpoints", "confirm") if name in given}

@@ -12,6 +12,7 @@ from searchlight.search.experiment.opening import create_search, open_search
 from searchlight.search.experiment.task_files import copy_code
 from searchlight.search.formatting import format_command, resume_command
 from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.search.steering.state import build_state
 from tests.end_to_end.test_driver_crash import LR, TASKS, start
 from tests.search.refusals import problems_of
 
@@ -83,6 +84,18 @@ def test_resumed_search_has_the_budget_of_commands_or_a_newer_one(begun, tmp_pat
         held.store.close()
         found = planned.config.trials, planned.config.gpu_hours, planned.config.confirm
         assert found == (trials, 2.0, runs)
+
+
+def test_concurrency_of_a_resume_comes_before_that_of_an_earlier_command(begun, tmp_path):
+    place = tmp_path / "runs" / "one"
+    newer = {"concurrency": "1"}
+    for given, expected in [(newer, (None, 0)), ({}, (9, 1)), (newer, (1, 2)), (newer, (1, 2)), ({}, (1, 2))]:
+        _, held = open_search(place, given)
+        log = held.study.get_commands()
+        assert (build_state(log).get_limit("concurrency"), len(log)) == expected
+        if not log:
+            held.study.record_command(LogEntry(1, Command("budget", {"concurrency": 9}), Answer(True, "")))
+        held.store.close()
 
 
 def test_number_of_kept_checkpoints_outlasts_a_resume(begun, tmp_path):
