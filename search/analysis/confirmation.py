@@ -173,8 +173,11 @@ def _order_key(trial: int | None) -> int:
 
 def _draw_posterior(runs: Runs, sign: float) -> _Draws:
     values = np.array([sign * value for own in runs.values() for value in own.values()])
+    unit = math.ldexp(1.0, math.frexp(np.abs(values).max())[1] - 1)  # a square of a value may be infinite or 0
+    values = values / unit
     center, scale = (values.mean(), values.std()) if np.ptp(values) > 0 else (values[0], 1.0)
     y = (values - center) / scale
+    center, scale = center * unit, scale * unit
     design = _build_design(runs)
     ratios, precision = _build_grid([*runs], design.shape[1])
     # Each matrix is (grid, columns, columns), where the columns are the common mean, the configs and the seeds.

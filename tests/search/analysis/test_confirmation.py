@@ -179,6 +179,16 @@ def test_unit_and_zero_of_the_values_change_no_decision(seed, scale, shift):
         assert same.probability_best == pytest.approx(config.probability_best, abs=0.02)
 
 
+@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**1000])
+def test_values_whose_squares_are_no_floats_are_compared(scale):
+    values = run_all({4: 1.0, 9: 0.0, None: 0.5}, seeds=3)
+    scaled = {config: {index: scale * value for index, value in own.items()} for config, own in values.items()}
+    one, other = estimate_confirmation(values, VAL_SCORE), estimate_confirmation(scaled, VAL_SCORE)
+    assert (other.noise, other.chosen) == (scale * one.noise, one.chosen)
+    assert [config.mean for config in other.configs] == [scale * config.mean for config in one.configs]
+    assert other.statement
+
+
 def test_order_of_configs_and_seeds_changes_nothing():
     values = run_all({4: 1.0, 9: 0.0, None: 0.5})
     turned = {config: dict(reversed(own.items())) for config, own in reversed(values.items())}
