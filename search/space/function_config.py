@@ -16,6 +16,8 @@ from searchlight.search.option import read_yaml
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.flatten import nest
 
+# What is read as YAML. In any other text, it would drop comments, anchors, marks and line breaks.
+YAML = re.compile(r"(?i:true|false|null)|~|'.*'|\".*\"|\[(?s:.*)\]")
 IDENTIFIER = re.compile(r"[^\W\d_]\w*")
 
 
@@ -119,7 +121,7 @@ def _infer_type(text: str) -> Any:
 
 
 def _parse_value(value: Any, *kinds: type[Any]) -> Any:
-    """Return a text as a number, a boolean, null or one of `kinds` if YAML parses it as such, else unchanged.
+    """Return a text as a number, a boolean, null, or one of `kinds` in quotes or brackets, else unchanged.
 
     YAML itself parses 1e-3 as text and 12:30 as a number.
     """
@@ -132,6 +134,8 @@ def _parse_value(value: Any, *kinds: type[Any]) -> Any:
             continue
         if math.isfinite(number):
             return number
+    if not YAML.fullmatch(value):
+        return value
     try:
         read = read_yaml(value)
     except yaml.YAMLError:

@@ -41,11 +41,18 @@ def space(fixed=(), searched=()):
     [("32", 32), ("1e-3", 1e-3), ("relu", "relu"), ("true", True), ("null", None), ("12:30", "12:30"),
      ("2024-01-01", "2024-01-01"), ("[64, 64]", [64, 64]), ("'32'", "32"), ("no", "no"), ("on", "on"),
      ("'true'", "true"), ("nan", "nan"), ("a: b: c", "a: b: c"),
-     (7, 7), (["a", "b"], ["a", "b"])],
+     ("Null", None), ("~", None), ("'a #1'", "a #1"), (7, 7), (["a", "b"], ["a", "b"]),
+     *[(text, text) for text in ("", "#fff", "a #1", ">", "|", "&x", "!x", "---", "...", "- a", "a\nb", "'a' 'b'")]],
 )  # fmt: skip
 def test_fixed_value_is_read_as_yaml(text, value):
     found = space({"x": text}).build_config({}).model_dump(mode="json", round_trip=True)["x"]
     assert (found, type(found)) == (value, type(value))
+
+
+def test_choices_keep_marks_of_yaml():
+    made = space(searched={"x": "#fff,a #1,>,&x,---"})
+    assert made.parameters[0].distribution.choices == ("#fff", "a #1", ">", "&x", "---")
+    assert made.build_config({"x": "#fff"}).x == "#fff"
 
 
 def test_choices_keep_no_as_text_and_lose_their_quotes():
