@@ -14,6 +14,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
 from searchlight.search.option import read_yaml
 from searchlight.search.space.search_space import Space
+from searchlight.search.space.space_parsing import NO_DEFAULT
 from searchlight.trainables.flatten import nest
 
 # What is read as YAML. In any other text, it would drop comments, anchors, marks and line breaks.
@@ -39,7 +40,10 @@ def build_function_config(
     """
     known = defaults or {}
     fields: dict[str, tuple[Any, Any]] = {name: (Any, None) for name in fixed}
-    fields |= {name: (_infer_type(text), known.get(name)) for name, text in searched.items()}
+    fields |= {
+        name: (_infer_type(text), known[name] if name in known else Field(None, json_schema_extra=NO_DEFAULT))
+        for name, text in searched.items()
+    }
     if "epochs" in fields:
         fields["epochs"] = (int, Field(known.get("epochs"), ge=1))
     fields.pop("seed", None)

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from searchlight.search.errors import UsageError, format_validation_errors, suggest_nearest
 from searchlight.search.space.space_parsing import (
+    NO_DEFAULT,
     build_distribution,
     build_type_adapter,
     get_conditions,
@@ -90,12 +91,17 @@ class Space:
 
         Omit inactive parameters, and defaults that lie outside of the searched range.
         """
-        defaults, known = self.build_config({}).model_dump(mode="json"), self.fixed_values()
+        config, known = self.build_config({}).model_dump(mode="json"), self.fixed_values()
+        point = {
+            name: get_nested(config, name)
+            for name, field in _collect_fields(self.config_class).items()
+            if field.json_schema_extra != NO_DEFAULT or name in self.fixed
+        } | dict(given)
         values: dict[str, Any] = {}
         for parameter in self.parameters:
-            value = given[parameter.name] if parameter.name in given else get_nested(defaults, parameter.name)
-            if parameter.is_active(known) and parameter.contains(value):
-                known[parameter.name] = values[parameter.name] = value
+            name = parameter.name
+            if name in point and parameter.is_active(known) and parameter.contains(point[name]):
+                known[name] = values[name] = point[name]
         return values
 
     def get_defaults(self) -> dict[str, Any]:

@@ -18,6 +18,8 @@ RANGE = re.compile(rf"[\[(]?\s*{NUMBER}\s*[:,-]\s*{NUMBER}\s*[\])]?(?::log)?")  
 FUNCTION = re.compile(rf"(?:\w+\.)*(?P<log>q?log_?)?(?:uniform|float|range)\({NUMBER},\s*{NUMBER}\)", re.IGNORECASE)
 COMMA = re.compile(r",(?![^\[\]()]*[\])])")  # but none within a list like [64,64]
 
+NO_DEFAULT: dict[str, Any] = {"has_default": False}  # the schema of a field whose default, None, nobody has chosen
+
 
 def get_declaration(field: FieldInfo) -> dict[str, Any] | None:
     extra = field.json_schema_extra

@@ -6,7 +6,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from searchlight.search.config import load_config
 from searchlight.search.experiment import plan
-from searchlight.search.space.function_config import build_function_config, parse_fixed_values
+from searchlight.search.space.function_config import build_function_config, parse_defaults, parse_fixed_values
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.task_source import load_task_source
 from tests.conftest import TASKS
@@ -67,6 +67,16 @@ def test_config_holds_the_named_values_and_a_seed(planned):
     assert found.get_defaults() == {}
     config = planned(seed="4", set={"epochs": "9", "precision": "16-mixed"}).space.build_config({})
     assert (config.seed, config.precision) == (4, "16-mixed")
+
+
+def test_null_among_choices_is_no_default_unless_it_is_given():
+    found = space(searched={"x": "0.1,null", "m.y": "null,a"})
+    assert found.get_defaults() == {}
+    assert found.with_defaults({"m.y": "null"}).get_defaults() == {"m.y": None}
+    assert found.parse_point({"x": None}) == {"x": None}
+    searched = {"x": "0.1,null"}
+    known = build_function_config([], searched, parse_defaults(space(searched=searched), {"x": "None"}))
+    assert resolve_space(known, {}, searched).get_defaults() == {"x": None}
 
 
 def test_dotted_name_is_a_value_in_a_group():
