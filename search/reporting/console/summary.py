@@ -267,7 +267,7 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     if config["storage"] != str(Path("runs").absolute()):
         words += ["--storage", config["storage"]]
     for name, value in values.items():
-        words += ["--set", f"{name}={'none' if value is None else value}"]
+        words += ["--set", f"{name}={'null' if value is None else value}"]
     if command:
         words += [*list_words(config), "--", *command]
     return shlex.join(words)

@@ -15,6 +15,7 @@ from searchlight.search.config.loading import resolve_config
 from searchlight.search.formatting import format_command
 from searchlight.search.reporting.console.summary import print_summary, print_trials
 from searchlight.search.run import main
+from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
@@ -138,6 +139,14 @@ def test_commands_continue_and_repeat_the_search(ended):
     assert done.exit_code == 0, done.stderr
     expected = {"dropout": 0.1, **ended.searched.trials[1].params}
     assert yaml.safe_load(done.stdout)["set"] == {name: str(value) for name, value in expected.items()}
+
+
+def test_command_that_trains_again_has_null_as_a_function_and_a_task_read_it(tmp_path):
+    (tmp_path / "s1").mkdir()
+    command = shlex.split(Ended(tmp_path / "s1", best=1, set={"max_loss_rise": None}).line("train"))
+    assert "max_loss_rise=null" in command
+    assert parse_fixed_values({"x": "null"}) == {"x": None}
+    assert resolve_space(ArcConfig, {"max_loss_rise": "null"}, {}).fixed["max_loss_rise"] is None
 
 
 def test_search_whose_trials_all_failed_is_not_to_be_continued(ended):
