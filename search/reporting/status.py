@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -196,8 +196,12 @@ def select_trials(record: SearchRecord, where: str = "", curves: bool = False) -
     Raises:
         UsageError: The condition has another form.
     """
+
+    def parse(name: str, text: str) -> Any:
+        return _parse_value(text, [trial.params[name] for trial in record.trials if name in trial.params])
+
     try:
-        region = parse_region(where, lambda name, text: _parse_value(text)) if where else None
+        region = parse_region(where, parse) if where else None
     except ValueError as error:
         raise UsageError(f"a condition {error}.") from error
     about = record.about
@@ -238,7 +242,13 @@ def _get_best(record: SearchRecord, trial: FrozenTrial) -> float | None:
     return get_best_value(trial, record.objective) if intermediate_values(trial) else None
 
 
-def _parse_value(text: str) -> float | str:
+def _parse_value(text: str, known: Sequence[Any]) -> Any:
+    """Return the number, boolean, None or text that `text` stands for, given values of the same parameter."""
+    if text in known:  # a choice may be the text "none"
+        return text
+    for value, names in ((True, ("true",)), (False, ("false",)), (None, ("null", "none"))):
+        if text.lower() in names and any(each is value for each in known):
+            return value
     try:
         return float(text)
     except ValueError:

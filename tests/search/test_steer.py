@@ -20,6 +20,7 @@ from searchlight.search.reporting.explanation import explain_trial
 from searchlight.search.reporting.running_search import RunningSearch
 from searchlight.search.samplers.factory import create_sampler
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
+from searchlight.search.space.function_config import build_function_config
 from searchlight.search.space.search_space import resolve_space
 from searchlight.search.steer import COMMANDS
 from searchlight.search.steering.command import Answer, Command, LogEntry
@@ -263,6 +264,19 @@ def test_condition_may_name_what_no_trial_has_reported_yet(make_searcher, tmp_pa
     assert search.trials("val/loss<0.3 and val/cost<9 and lr<7").empty
     with pytest.raises(UsageError, match="a condition must name a parameter or a metric, but no trial has 'vall/loss'"):
         search.trials("vall/loss<0.3")
+
+
+def test_condition_may_name_a_boolean_null_and_a_text(tmp_path):
+    space = resolve_space(build_function_config((), searched := {"x": "true,false,null,none,2"}), {}, searched)
+    study, store = create_study(tmp_path, partial(create_sampler, "random", 0), [VAL_LOSS])
+    for value in (True, False, None, "none", 2):
+        study.enqueue({"x": value})
+        study.ask(space)
+    study.commit()
+    search = RunningSearch(tmp_path)
+    met = {text: [*search.trials(f"x{text}").trial] for text in ("=true", "!=False", "=null", "=none", "=2")}
+    assert met == {"=true": [0], "!=False": [0, 2, 3, 4], "=null": [2], "=none": [3], "=2": [4]}
+    store.close()
 
 
 def test_value_of_a_trial_is_its_best_one(make_searcher, tmp_path):
