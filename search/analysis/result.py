@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial, count_outcomes, find_pareto_front
-from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig
+from searchlight.search.analysis.confirmation import Confirmation, ConfirmedConfig, describe_config
 from searchlight.search.analysis.confirmed_best import (
     confirm,
     explain_no_confirmation,
@@ -17,7 +17,7 @@ from searchlight.search.analysis.confirmed_best import (
 from searchlight.search.analysis.divergence import Divergence, find_divergence
 from searchlight.search.analysis.infeasibility import ViolatedConstraint, find_violated_constraints
 from searchlight.search.analysis.timeline import running_time
-from searchlight.search.formatting import SCHEMA, format_value
+from searchlight.search.formatting import SCHEMA, format_value, join_words
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import get_outcome, get_segments, intermediate_values, objective_values
 
@@ -81,6 +81,9 @@ class SearchResult:
     @property
     def statement(self) -> str:
         """The conclusion of the confirming runs as a sentence, or "" without a confirmation."""
+        if len(self.confirmations) > 1:  # the best config of one objective may be the worst of another
+            configs = join_words([describe_config(config.trial) for config in self.confirmations[0].configs])
+            return f"the confirming runs estimate each objective of {configs}, and choose none of them"
         return self.confirmation.statement if self.confirmation else ""
 
     @property
@@ -132,7 +135,7 @@ class SearchResult:
         best = ""
         if self.best:
             value = format_value(self.best.value)
-            word = "" if self.statement else "best "  # else another trial may have a better one
+            word = "" if self.confirmation else "best "  # else another trial may have a better one
             best = f", {word}{self.searched.objective.metric} {value} in trial {self.best.trial_id}"
         confirmed = f". Confirmed: {self.statement or self.unconfirmed}" if self.statement or self.unconfirmed else ""
         head = escape(f"{self.name}: {counts} in {self.seconds:.0f} s{best}{confirmed}")

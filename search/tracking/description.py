@@ -28,7 +28,8 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
     confirmed = [f"**Confirmed:** {result.statement}."] if result.statement else []
-    label = objectives[0].metric if confirmed else f"Best {objectives[0].metric}"  # others may have better ones
+    is_chosen = result.confirmation is not None  # then others may have better values
+    label = f"{'' if is_chosen else 'Best '}{objectives[0].metric}"
     parts = [
         *confirmed,
         # The UI folds a description after a few lines, so the best trial comes first.

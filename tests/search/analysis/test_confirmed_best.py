@@ -12,9 +12,12 @@ from searchlight.search.analysis.comparison import build_comparison_rows, search
 from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.report import main
+from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.console.summary import print_summary
+from searchlight.search.reporting.explanation import explain_search
 from searchlight.search.reporting.html.report import render_report
 from searchlight.search.reporting.parquet import write_parquet
+from searchlight.search.reporting.status import build_status
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import load_search
 from searchlight.search.tracking.description import render_description
@@ -214,6 +217,13 @@ def test_each_objective_has_intervals_and_the_front_stays(tmp_path):
     assert find_confirmed_best(several, confirmations).trial_id == 1, "the front says more than one of them"
     heads = [line.split() for line in show(SearchResult.from_record(several), tmp_path) if " gain over " in line]
     assert [head[:3] for head in heads] == [["seeds", "estimated", "val/score"], ["seeds", "estimated", "speed"]]
+    told = "the confirming runs estimate each objective of the defaults and trial 0, and choose none of them"
+    assert explain_search(several)["best"] == told
+    assert f"({told})" in describe_status(several, build_status(several))[2]
+    result = SearchResult.from_record(several)
+    assert f"best val/score 0.9 in trial 1. Confirmed: {told}" in result._repr_html_()
+    note = render_description(search.config.local_path, result)
+    assert note.startswith(f"**Confirmed:** {told}.\n\n**Best val/score: 0.9** (trial 1)")
 
 
 def test_terminal_shows_estimates_before_the_values_of_the_search(search, tmp_path):
