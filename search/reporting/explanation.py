@@ -5,10 +5,11 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from searchlight.search.analysis.best_trials import group_by_reason
 from searchlight.search.analysis.confirmation import describe_config
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
-from searchlight.search.formatting import SCHEMA
+from searchlight.search.formatting import SCHEMA, format_trials
 from searchlight.search.reporting.status import get_outcome_so_far
 from searchlight.search.schedulers.hyperband import HyperBandScheduler
 from searchlight.search.space.fidelity import cumulative_cost
@@ -24,7 +25,7 @@ from searchlight.search.study.trial import (
 
 
 def explain_search(record: SearchRecord) -> dict[str, Any]:
-    """Return as JSON where trials diverge or are infeasible, and whether the best one is shown to be real."""
+    """Return as JSON where trials diverge, are infeasible or fail, and whether the best one is shown to be real."""
     result = SearchResult.from_record(record)
     if result.best is None:
         verdict = "no trial has a result yet"
@@ -41,6 +42,10 @@ def explain_search(record: SearchRecord) -> dict[str, Any]:
         "best": verdict,
         "diverged": [str(each) for each in result.divergence],
         "infeasible": [str(each) for each in result.infeasibility],
+        "failed": [
+            f"{format_trials([trial.number for trial in alike])}: {alike[0].user_attrs.get('reason', '')}"
+            for alike in group_by_reason([trial for trial in record.trials if get_outcome_so_far(trial) == "failed"])
+        ],
     }
 
 

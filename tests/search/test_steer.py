@@ -153,6 +153,18 @@ def test_search_is_explained_by_its_best_and_its_failures(make_searcher, tmp_pat
     assert own["best"]["value"] == 0.5
 
 
+def test_failed_trials_are_explained_by_their_reasons(make_searcher, tmp_path):
+    searcher, study, _ = make_searcher(trials=3)
+    for name, reason in (("t0", "no such file"), ("t1", "KeyError: 'x'"), ("t2", "no such file")):
+        searcher.suggest(name)
+        end(searcher, name, "failed", reason)
+    study.commit()
+    place = [tmp_path.name, "--storage", str(tmp_path.parent)]
+    told = ["best: no trial has a result yet", "failed: trials 0, 2: no such file", "failed: trial 1: KeyError: 'x'"]
+    assert call("explain", *place)[1].splitlines() == told
+    assert len(check_output("explain", call("explain", *place, "--json")[1])["failed"]) == 2
+
+
 def test_trials_of_hyperband_are_compared_within_their_bracket(make_searcher, tmp_path):
     _, study, _ = make_searcher(trials=1)
     schedule = HyperBandScheduler.from_config(9, 3, 1, "min")

@@ -83,8 +83,8 @@ def print_explanation(record: SearchRecord, found: Mapping[str, Any]) -> None:
     """Print the result of `explain_search` or of `explain_trial`."""
     if "trial" not in found:
         print(f"best: {found['best']}")
-        lines = [*(f"diverged: {each}" for each in found["diverged"])]
-        return print("\n".join([*lines, *(f"infeasible: {each}" for each in found["infeasible"])]) or "no trial failed")
+        lines = [f"{outcome}: {each}" for outcome in ("diverged", "infeasible", "failed") for each in found[outcome]]
+        return print("\n".join(lines) or "no trial failed")
     reason = f", {found['reason']}" if found["reason"] else ""
     print(f"trial {found['trial']}: {found['outcome']}{reason}\n{found['origin']}")
     for rung in found["rungs"]:
