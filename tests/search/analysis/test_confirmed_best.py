@@ -16,6 +16,7 @@ from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.console.summary import print_summary
 from searchlight.search.reporting.explanation import explain_search
 from searchlight.search.reporting.html.report import render_report
+from searchlight.search.reporting.html.sections.confirmation import build as build_section
 from searchlight.search.reporting.parquet import write_parquet
 from searchlight.search.reporting.status import build_status
 from searchlight.search.space.objectives import Objective
@@ -258,6 +259,16 @@ def test_page_begins_with_the_confirmation(search):
     assert "Trial 2 beats the defaults by 0.19" in html
     assert "confirmed val/score of trial 2 (90 % interval)" in html
     assert "docs/development/confirmation.md" in html
+
+
+@pytest.mark.parametrize("other", [None, 1])
+def test_page_names_defaults_only_if_they_were_confirmed(search, other):
+    for seed in (11, 12):
+        search.confirm(other, seed, 0.5 + seed / 100)
+        search.confirm(2, seed, 0.7)
+    told = build_section(load_search(search.config.local_path)).says
+    assert ("After the search, the best trials were trained" in told) == (other is not None)
+    assert ("the best trials and the task's defaults were trained" in told) == (other is None)
 
 
 def test_parquet_says_what_each_trial_was_for(search, tmp_path):

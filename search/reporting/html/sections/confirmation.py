@@ -14,7 +14,7 @@ from searchlight.search.formatting import join_words
 from searchlight.search.reporting.html import theme
 from searchlight.search.reporting.html.template import Section
 from searchlight.search.study.record import SearchRecord
-from searchlight.search.study.trial import get_outcome
+from searchlight.search.study.trial import ConfirmingRun, get_outcome
 
 ROW = 46  # pixels of a config in the plot
 
@@ -27,9 +27,11 @@ def build(record: SearchRecord) -> Section | None:
         return Section("The confirmation", f"Confirmed: {reason}.") if reason else None
     first = confirmations[0]
     says = [f"{first.statement[0].upper()}{first.statement[1:]}."] if len(confirmations) == 1 else []
+    trained = {ConfirmingRun.from_trial(run).trial for run in record.confirming_runs}
+    what = "the best trials and the task's defaults" if None in trained else "the best trials"
     says.append(
-        "After the search, the best trials and the task's defaults were trained in full again, under seeds that the "
-        "search had not used. Each point is such a run, at its best epoch. A line is the 90 % interval of the mean."
+        f"After the search, {what} were trained in full again, under seeds that the search had not used. "
+        "Each point is such a run, at its best epoch. A line is the 90 % interval of the mean."
     )
     says += [describe_noise(each) for each in confirmations]
     if failed := list_failed_runs(record):
