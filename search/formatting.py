@@ -68,7 +68,7 @@ def _shorten_path(path: Path) -> str:
 
 def resume_command(place: StoragePath) -> str:
     """Return the command that resumes the search at `place`."""
-    return f"{format_command('resume')} {_format_location(place)}"
+    return f"{format_command('resume')} {format_location(place)}"
 
 
 def resume_hint(place: StoragePath) -> str:
@@ -89,7 +89,7 @@ def replay_command(place: StoragePath) -> str:
 
 def report_command(place: StoragePath) -> str:
     """Return the command that writes the page and the Parquet file of the search at `place`."""
-    return f"{format_command('report')} {_format_location(place)}"
+    return f"{format_command('report')} {format_location(place)}"
 
 
 def log_model_command(place: StoragePath, register: str, command: Callable[[StoragePath], str] = report_command) -> str:
@@ -97,9 +97,10 @@ def log_model_command(place: StoragePath, register: str, command: Callable[[Stor
     return f"{command(place)} {f'--register {shlex.quote(register)}' if register else '--log-model'}"
 
 
-def _format_location(place: StoragePath) -> str:
+def format_location(place: StoragePath, *arguments: str) -> str:
+    """Return the words that name the search at `place` on the command line, and then further arguments."""
     is_default = place.parent == Path("runs").absolute()
-    return place.name if is_default else f"{place.name} --storage {shlex.quote(str(place.parent))}"
+    return shlex.join([place.name, *arguments, *([] if is_default else ["--storage", str(place.parent)])])
 
 
 def pluralize(count: int, noun: str) -> str:

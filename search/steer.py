@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 import click
 
-from searchlight.search.formatting import SCHEMA
+from searchlight.search.formatting import SCHEMA, format_location
 from searchlight.search.reporting.console.command_line import Command as CommandLine
 from searchlight.search.reporting.console.search_state import (
     describe_status,
@@ -21,6 +21,7 @@ from searchlight.search.reporting.running_search import RunningSearch, split_pai
 from searchlight.search.reporting.status import build_status, select_trials
 from searchlight.search.steering.command import Command, LogEntry, get_author
 from searchlight.search.steering.operations import OPERATIONS, Argument
+from searchlight.trainables.filesystem.paths import StoragePath
 
 WATCH_S = 5.0  # between two states
 NAME = click.Argument(["name"])
@@ -62,7 +63,7 @@ def _create(operation: str) -> click.Command:
         args = {key: _convert(value, arguments[key]) for key, value in given.items() if value is not None}
         made = Command(operation, args, author, why, revision, is_preview)
         made = replace(made, id=id) if id else made
-        _print_answer(search.name, made, search.send(made, wait), as_json)
+        _print_answer(search.place, made, search.send(made, wait), as_json)
 
     parameters = [_build_parameter(key, argument) for key, argument in arguments.items()]
     return CommandLine(operation, params=[NAME, *parameters, *COMMON], callback=run, help=OPERATIONS[operation].help)
@@ -90,7 +91,7 @@ def _convert(value: Any, argument: Argument) -> Any:
     return value
 
 
-def _print_answer(name: str, made: Command, entry: LogEntry | None, as_json: bool) -> None:
+def _print_answer(place: StoragePath, made: Command, entry: LogEntry | None, as_json: bool) -> None:
     """Print the answer. Exit with code 2 if the command is refused, and with 1 if no driver has answered."""
     if entry is not None and as_json:
         print(json.dumps({"schema": SCHEMA, **entry.as_json()}))
@@ -98,11 +99,11 @@ def _print_answer(name: str, made: Command, entry: LogEntry | None, as_json: boo
         text = entry.answer.effect if entry.answer.accepted else f"refused: {entry.answer.effect}"
         print("\n".join([text, *(f"warning: {line}" for line in entry.answer.warnings)]))
         if entry.answer.undo and not made.is_preview:
-            print(f"take it back: searchlight undo {name} {made.id}")
+            print(f"take it back: searchlight undo {format_location(place, made.id)}")
     else:
         print(
             f"no driver has answered yet: the command {made.id} waits. If the search was killed, it is applied after: "
-            f"searchlight resume {name}",
+            f"searchlight resume {format_location(place)}",
             file=sys.stderr,
         )
         raise click.exceptions.Exit(1)

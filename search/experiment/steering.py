@@ -19,6 +19,7 @@ from searchlight.search.execution.cluster.resources import CapacityMonitor
 from searchlight.search.execution.searcher import StudySearcher
 from searchlight.search.execution.stoppers import HOUR
 from searchlight.search.folder.locations import local_path_of
+from searchlight.search.formatting import format_location
 from searchlight.search.space.initial_points import parse_beliefs, parse_named_point
 from searchlight.search.steering.allowed_space import list_regions
 from searchlight.search.steering.check import SearchView, check_command
@@ -93,7 +94,7 @@ class Steering:
         self._controls.free_gangs = self._free_idle_gangs
         self._use(build_state(self.log))  # trials follow once the searcher has recovered
         if self._controls.is_paused:
-            warn(f"the search is paused until: searchlight continue {place.name}")
+            warn(f"the search is paused until: searchlight continue {format_location(place)}")
 
     def __enter__(self) -> "Steering":
         self._thread.start()

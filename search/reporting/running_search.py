@@ -10,6 +10,7 @@ from searchlight.search.analysis.confirmed_best import confirm, find_confirmed_b
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError
 from searchlight.search.folder.locations import parse_storage, resolve_place
+from searchlight.search.formatting import format_location
 from searchlight.search.option import find_pair_problems
 from searchlight.search.reporting.console.search_state import describe_status
 from searchlight.search.reporting.explanation import explain_search, explain_trial
@@ -98,7 +99,8 @@ class RunningSearch:
             UsageError: The search does not run, or the command has another form.
         """
         if has_ended(self.load()):
-            raise UsageError(f"{self.name} must run, but has ended. Resume it first: searchlight resume {self.name}")
+            resume = f"searchlight resume {format_location(self.place)}"
+            raise UsageError(f"{self.name} must run, but has ended. Resume it first: {resume}")
         send(self.place, command)
         entry = wait_for_answer(self.place, command, WAIT_S if wait_s is None else wait_s)
         if entry is not None:

@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 from searchlight.search.analysis.confirmed_best import get_confirmed_config
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.errors import UsageError, suggest_nearest
-from searchlight.search.formatting import SCHEMA, format_duration, pluralize
+from searchlight.search.formatting import SCHEMA, format_duration, format_location, pluralize
 from searchlight.search.space.constraints import Constraint
 from searchlight.search.steering.driver_state import SILENT_S, DriverState
 from searchlight.search.steering.region import parse_region
@@ -150,7 +150,8 @@ def _explain_wait(record: SearchRecord, trial: FrozenTrial, epoch: int, is_pause
 def _list_waiting(record: SearchRecord, state: SteeringState, driver: DriverState | None) -> Iterator[str]:
     """Yield what the search as a whole waits for."""
     if state.pause is not None:
-        yield f"paused {describe_author(state.pause)}. Let it go on: searchlight continue {record.name}"
+        where = record.name if record.place is None else format_location(record.place)
+        yield f"paused {describe_author(state.pause)}. Let it go on: searchlight continue {where}"
     if driver is not None and driver.waiting:
         yield driver.waiting
     for command in state.find("try"):

@@ -37,6 +37,7 @@ class SearchRecord(HasObjectives):
         confirming_runs: Trials that train a finalist or the defaults once more, under a new seed.
         commands: What users asked of the running search, and the answers.
         is_open: Whether a driver had the study open when it was read, or None if that is not known.
+        place: Its folder or bucket, or None if only its study is known.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SearchRecord(HasObjectives):
     confirming_runs: Sequence[FrozenTrial] = ()
     commands: Sequence[LogEntry] = ()
     is_open: bool | None = None
+    place: StoragePath | None = None
 
     @property
     def all_trials(self) -> Sequence[FrozenTrial]:
@@ -99,7 +101,7 @@ def load_search(place: str | StoragePath) -> SearchRecord:
     objectives = (Objective(about["objective"], about["mode"]), *others)
     drivers = [(start, end) for start, end in about.get(DRIVERS, ())]
     record = build_record(place.name, begun, objectives, about.get("search", {}), drivers, read_commands(about))
-    return replace(record, is_open=is_open)
+    return replace(record, is_open=is_open, place=place)
 
 
 def build_record(

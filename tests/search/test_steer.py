@@ -2,6 +2,7 @@
 
 import json
 import select
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -189,8 +190,16 @@ def test_trials_of_hyperband_are_compared_within_their_bracket(make_searcher, tm
 def test_command_to_a_search_that_has_ended_is_refused(ended):
     code, _, error = call("keep", ended.name, "1", "--storage", str(ended.parent))
     assert code == 2
-    assert f"{ended.name} must run, but has ended. Resume it first: searchlight resume {ended.name}" in error
+    where = f"{ended.name} --storage {ended.parent}"
+    assert f"{ended.name} must run, but has ended. Resume it first: searchlight resume {where}" in error
     assert not (ended / FOLDER).exists()
+
+
+def test_printed_command_takes_back_what_was_done(driver, tmp_path):
+    told = call("avoid", driver.name, "lr>=0.9", "--storage", str(tmp_path.parent), "--id", "mine")[1]
+    words = shlex.split(told.partition("take it back: searchlight ")[2])
+    assert words == ["undo", driver.name, "mine", "--storage", str(tmp_path.parent)]
+    assert "avoid mine is in force no more" in call(*words)[1]
 
 
 def test_state_is_printed_until_the_search_has_ended(killed, make_searcher, monkeypatch):
@@ -217,6 +226,7 @@ def test_command_to_a_search_whose_driver_was_killed_waits(killed):
     code, _, error = call("keep", killed.name, "1", "--storage", str(killed.parent), "--id", "mine", "--wait", "0")
     assert code == 1
     assert "no driver has answered yet: the command mine waits" in error
+    assert error.endswith(f" searchlight resume {killed.name} --storage {killed.parent}\n")
     assert (killed / FOLDER / "mine.request.json").exists()
 
 

@@ -120,7 +120,8 @@ def test_resumed_search_has_the_commands_of_its_log(driver, make_searcher, tmp_p
     driver.give("pause", drain=True)
     driver.study.live.clear()
     later = Driver(make_searcher(onto=driver.study, trials=6), tmp_path)
-    assert later.told == [f"the search is paused until: searchlight continue {tmp_path.name}"]
+    where = f"{tmp_path.name} --storage {tmp_path.parent}"
+    assert later.told == [f"the search is paused until: searchlight continue {where}"]
     assert later.searcher.suggest("t1") is None
     later.give("continue")
     assert later.searcher.suggest("t2")["segment"].trial == 0

@@ -83,7 +83,7 @@ def test_trial_that_waits_is_told_with_the_reason(running, tmp_path):
     running.study.commit()
     status, told = status_of(tmp_path, live=[], waiting="1 of the gangs wait for room", left_s=9.0, basis="a guess")
     assert status["waiting"] == [
-        f"paused by bob: lunch. Let it go on: searchlight continue {tmp_path.name}",
+        f"paused by bob: lunch. Let it go on: searchlight continue {tmp_path.name} --storage {tmp_path.parent}",
         "1 of the gangs wait for room",
         "the point lr=0.25 by ann: a hunch waits for its turn",
     ]
