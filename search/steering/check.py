@@ -18,6 +18,8 @@ from searchlight.search.steering.operations import OPERATIONS
 from searchlight.search.steering.region import Region
 from searchlight.search.steering.state import SteeringState, build_state, find_subjects, find_undone
 
+OF_NEXT_TRIALS = ("try", "believe", "avoid", "narrow", "budget", "undo")  # operations that change which trials begin
+
 
 @dataclass(frozen=True)
 class SearchView:
@@ -74,6 +76,8 @@ def check_command(command: Command, view: SearchView) -> Answer:
     if command.operation in ("try", "keep", "extend"):
         _check_quota(command, view)
     effect, *warnings = CHECKS[command.operation](command.args, view)
+    if view.is_over and command.operation in OF_NEXT_TRIALS:
+        warnings.append("the search has ended: no trial begins any more")
     return Answer(True, effect, warnings, OPERATIONS[command.operation].undo)
 
 
@@ -173,8 +177,6 @@ def _check_try(args: Mapping[str, Any], view: SearchView) -> list[str]:
     warnings = []
     if view.begun >= view.limit:
         warnings.append(f"all {view.limit} trials have begun: it waits until a budget command raises --trials")
-    if view.is_over:
-        warnings.append("the search has ended: no trial begins any more")
     return [f"the next trial has {told}" + (", and trains to its full budget" if args.get("full") else ""), *warnings]
 
 

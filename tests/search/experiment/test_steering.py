@@ -430,6 +430,15 @@ def test_confirming_runs_pause_and_no_command_begins_a_trial(driver):
     driver.study.live.add(number)
     driver.searcher.limits.search_over.set()
     assert "the search has ended: no trial begins any more" in driver.give("try", point={"lr": 0.25}).warnings
+    driver.study.takes_beliefs = True
+    for operation, args in [
+        ("avoid", {"region": "lr>=0.9"}),
+        ("narrow", {"ranges": {"lr": "0.1..0.8"}}),
+        ("believe", {"point": {"lr": 0.25}}),
+        ("budget", {"trials": 9}),
+        ("undo", {"command": "2"}),
+    ]:
+        assert driver.give(operation, **args).warnings == ["the search has ended: no trial begins any more"]
     assert "must not be over" in driver.give("finish").effect
     driver.give("pause", drain=False)
     assert driver.halted == [number]
