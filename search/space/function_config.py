@@ -14,7 +14,7 @@ from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
 from searchlight.search.option import read_yaml
 from searchlight.search.space.search_space import Space
-from searchlight.search.space.space_parsing import NO_DEFAULT
+from searchlight.search.space.space_parsing import COMMA, NO_DEFAULT
 from searchlight.trainables.flatten import nest
 
 # What is read as YAML. In any other text, it would drop comments, anchors, marks and line breaks.
@@ -121,7 +121,9 @@ def _infer_type(text: str) -> Any:
         return int
     if dots and all(isinstance(number, int | float) for number in numbers):
         return float
-    return Annotated[Any, BeforeValidator(lambda choice: _parse_value(choice, str))]
+    choices = [_parse_value(choice.strip(), str) for choice in COMMA.split(text)]
+    texts = [choice for choice in choices if isinstance(choice, str)]  # a trial gets them without their quotes
+    return Annotated[Any, BeforeValidator(lambda choice: choice if choice in texts else _parse_value(choice, str))]
 
 
 def _parse_value(value: Any, *kinds: type[Any]) -> Any:

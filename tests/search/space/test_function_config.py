@@ -60,6 +60,14 @@ def test_choices_keep_no_as_text_and_lose_their_quotes():
     assert found.distribution.choices == ("no", "bf16", "1", 2, True)
 
 
+@pytest.mark.parametrize("text", ["1", "true", "null", "'a'"])
+def test_trial_gets_the_text_that_was_chosen(text):
+    made = space(searched={"x": f'"{text}",2'})
+    assert made.parameters[0].distribution.choices == (text, 2)
+    assert made.build_config({"x": text}).x == text
+    assert made.value_parser("x")(f'"{text}"') == text
+
+
 def test_config_holds_the_named_values_and_a_seed(planned):
     found = planned().space
     assert found.build_config({"lr": 1e-3}).model_dump() == {"lr": 1e-3, "epochs": 9, "seed": 0}
