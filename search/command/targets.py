@@ -11,6 +11,7 @@ from searchlight.search.command.options import CommandOptions
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
 from searchlight.trainables.command.file_values import find_values, read_source, replace_values
+from searchlight.trainables.command.output import OutputPatterns
 from searchlight.trainables.command.settings import FileTarget
 from searchlight.trainables.command.template import PLACES, find_placeholders
 
@@ -40,6 +41,7 @@ def resolve_targets(
         *_check_targets("--to", files, givable, named),
         *_check_targets("--patch", patches, givable, named),
         *_check_reached(options, files, patches, folder),
+        *_check_expressions(options),
         *_check_files("--to", files, givable, folder),
         *_check_files("--patch", patches, givable, folder),
     ]
@@ -82,6 +84,17 @@ def _check_placeholders(
             if name == "epochs":
                 rule = f"{{epochs}} in {where} must come with --set epochs=N: how many reports a trial makes."
             yield rule if name == "epochs" else f"{rule} {suggest_name(name, known)}"
+
+
+def _check_expressions(options: CommandOptions) -> Iterator[str]:
+    """Yield a line for each expression that reads any number, because the text before it is taken for the name."""
+    for text in options.metric:
+        if any(OutputPatterns([text]).find("~ 7.25 ~")):
+            name, _, expression = text.partition("=")
+            yield (
+                f"--metric {text} must have the text beside the value, because it reads the first number of any line, "
+                f"e.g. '{name}={name}={expression}', or '{name}=^{expression}$' for lines of nothing else."
+            )
 
 
 def _check_targets(

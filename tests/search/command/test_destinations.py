@@ -132,6 +132,7 @@ def test_style_whose_words_would_be_lost_is_refused(folder, style, words, parame
         (["{lr}"], {"to": ["config.yaml:optimizer.lr=rl"]}, "but rl is none. Choose from lr, seed."),
         ([], {"to": ["config.yaml:optimizer.rl=lr"]}, "single value in config.yaml, but there is none. Did you mean"),
         ([], {"to": ["config.yaml:optimizer=lr"]}, "in config.yaml. Choose from optimizer.lr, optimizer.name."),
+        ([], {"metric": [r"val_loss=([-\d.]+)"]}, r"e.g. 'val_loss=val_loss=([-\d.]+)', or 'val_loss=^([-\d.]+)$'"),
         ([], {"to": ["confg.yaml:lr=lr"]}, "must name a file that exists, but there is no"),
         ([], {"to": ["net.py:DEPTH=lr"]}, "must name a file that ends with .yaml, .yml, .json or .toml."),
         ([], {"patch": ["config.yaml:lr=lr"]}, "--patch config.yaml:lr must name a file that ends with .py."),
