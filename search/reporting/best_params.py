@@ -31,7 +31,10 @@ def select_params(result: SearchResult) -> dict[str, Any]:
         return {}
     about, values = result.searched.about, flatten(result.best.config)
     names = (*about.get("searched", ()), *about.get("config", {}).get("set", ()))
-    return {name: values[name] for name in names if name in values}
+    chosen = {name: values[name] for name in names if name in values}
+    if added := result.searched.count_added_epochs(result.best.trial_id):
+        chosen["epochs"] = values["epochs"] + added
+    return chosen
 
 
 def format_args(params: Mapping[str, Any]) -> str:

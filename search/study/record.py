@@ -13,6 +13,7 @@ from searchlight.search.schedulers.options import SchedulerOptions
 from searchlight.search.space.fidelity import UNLIMITED, Unit
 from searchlight.search.space.objectives import HasObjectives, Objective
 from searchlight.search.steering.command import LogEntry, parse_entry
+from searchlight.search.steering.state import build_state
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
 from searchlight.search.study.trial import split_trials
@@ -54,6 +55,10 @@ class SearchRecord(HasObjectives):
     def all_trials(self) -> Sequence[FrozenTrial]:
         """The trials and the confirming runs, by number."""
         return sorted([*self.trials, *self.confirming_runs], key=lambda trial: trial.number)
+
+    def count_added_epochs(self, trial: int) -> int:
+        """Return by how many epochs commands have extended a trial. Its config has those that were planned."""
+        return build_state(self.commands).get_extensions()[trial]
 
     @property
     def unit(self) -> Unit:

@@ -255,6 +255,8 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]
     whole, params = (flatten(best.user_attrs["config"]), best.params) if best else ({}, {})
     values = {**config["set"], **{name: whole.get(name, value) for name, value in params.items()}}
+    if best and (added := record.count_added_epochs(best.number)):
+        values["epochs"] = whole["epochs"] + added
     command = config.get("command")
     words = [*shlex.split(format_command("run")), *([] if command else [task]), "--once"]
     for metric in config["objective"]:

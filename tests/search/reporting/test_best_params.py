@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import searchlight
 from searchlight.search.reporting.best_params import FORMATS, format_command_args, write_best_params
+from searchlight.search.reporting.console.summary import retrain_command
+from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.trainables.command.settings import Flag
 from tests.search.stored_studies import Search
 
@@ -93,6 +95,18 @@ def test_confirmed_config_is_the_best(search, tmp_path):
     text = (tmp_path / "best.yaml").read_text()
     assert text.startswith("# trial 0 of one, val/score 0.25 in the search\n# trial 0 is the best of 2 finalists")
     assert yaml.safe_load(text) == {"lr": 0.5, "inner.depth": 2}  # of the confirming runs
+
+
+def test_best_config_has_the_epochs_that_a_command_has_added(search, tmp_path):
+    number = search.begin(lr=0.5, inner={"depth": 2}, precision="fp32", epochs=3)
+    for epoch in range(1, 6):
+        search.report(number, epoch, 0.6)
+    search.end(number, "completed")
+    extend = Command("extend", {"trials": [number], "epochs": 2})
+    search.study.record_command(LogEntry(1, extend, Answer(True, "")))
+    assert yaml.safe_load(best(tmp_path).stdout) == {"lr": 0.5, "inner.depth": 2, "epochs": 5}
+    record = search.study.get_record()
+    assert "--set epochs=5" in retrain_command(record, search.study.get_trial(number))
 
 
 def test_search_without_a_result_has_no_best_config(tmp_path):
