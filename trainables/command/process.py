@@ -119,7 +119,8 @@ class OutputReader:
                 self._last.pop()
             self._last.append(text)
             self._on_line(text)
-        self._is_overwritten = end == b"\r"
+        if line.strip() or end != b"\r":  # a bar of tqdm begins with one, which overwrites nothing
+            self._is_overwritten = end == b"\r"
 
 
 class ChildProcess:

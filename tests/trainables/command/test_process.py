@@ -63,6 +63,14 @@ def test_tail_has_the_last_state_of_a_progress_bar(tmp_path):
     program.process.wait()
     program.process.close()
     assert program.process.output.tail() == "begin\nend"
+
+
+def test_bar_that_begins_with_a_carriage_return_overwrites_no_line(tmp_path):
+    code = "print('begin'); [print(f'{chr(13)}{i} %', end='') for i in range(100)]; print(); print('end')"
+    program = Program(code, tmp_path)
+    program.process.wait()
+    program.process.close()
+    assert program.process.output.tail() == "begin\n99 %\nend"
     assert [program.next_line() for _ in range(102)][1] == "0 %"
 
 
