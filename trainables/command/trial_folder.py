@@ -21,9 +21,7 @@ REPORTS = ".reports.jsonl"
 OTHERS_CHECKPOINTS = "trial-checkpoints"  # if the user has a folder CHECKPOINTS
 OF_SEARCH = ("search.yaml", "ladder.yaml")  # in the folder of a search
 TRACKING = ("mlflow.db", "mlartifacts")  # beside it
-GIT = ".git"
-ALTERNATES = "objects/info/alternates"  # in a repository, where others have their objects
-LEFT_OUT = (GIT, OUTPUT, REPORTS)
+LEFT_OUT = (".git", OUTPUT, REPORTS)
 # The folders of the user with at most this many entries are folders of the trial too, so that no program writes into
 # another's. Larger ones, such as data and environments, are links.
 SMALL = 1000
@@ -95,8 +93,6 @@ class TrialFolder:
         with unwritable_errors(self.checkpoints, CONFLICTS):  # first, since it tells a later start which folder it is
             self.checkpoints.mkdir(exist_ok=True)
         if self._settings.link:
-            with unwritable_errors(self.path / GIT):
-                self._create_repository()
             for origin, is_open in [*self._list_user_files()]:  # their folders are closed if a write fails
                 target = self.path / Path(origin).relative_to(self.source)
                 if target.is_relative_to(self.checkpoints):  # the user's are newer than the trial's
@@ -116,25 +112,6 @@ class TrialFolder:
             with unwritable_errors(self.output), self.output.open("a", encoding="utf-8") as file:
                 file.write(f"--- searchlight: the program {how}, {time.strftime('%Y-%m-%d %H:%M:%S')} ---\n")
 
-    def _create_repository(self) -> None:
-        """Let git find the user's commit, in a repository that only reads the objects of the user's.
-
-        So a program that commits changes nothing of the user. A user without a repository here gets none.
-        """
-        source, own = self.source / GIT, self.path / GIT
-        if not (source / "HEAD").is_file() or own.exists():
-            return
-        (own / "refs").mkdir(parents=True)
-        (own / ALTERNATES).parent.mkdir(parents=True)
-        (own / ALTERNATES).write_text(f"{source.resolve()}/objects\n", encoding="utf-8")
-        if self.path.is_relative_to(self.source):  # git status then compares the user's files, which are no links
-            (own / "config").write_text(f"[core]\n\tworktree = {json.dumps(str(self.source))}\n", encoding="utf-8")
-        branch = (source / "HEAD").read_text(encoding="utf-8").removeprefix("ref:").strip()
-        for name in ("HEAD", "index", "packed-refs", branch):
-            if (source / name).is_file():
-                (own / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, own / name)
-
     def write(self, files: Mapping[str, str]) -> None:
         """Write files by their relative paths, in the place of links to the user's."""
         for name, text in files.items():
@@ -150,9 +127,6 @@ class TrialFolder:
 
     def remove_links(self) -> None:
         """Remove links to the user's files, copies that have not changed, and folders that have nothing else."""
-        if (self.path / GIT / ALTERNATES).exists():
-            with unwritable_errors(self.path / GIT, OF_PROGRAM):
-                shutil.rmtree(self.path / GIT)
         for folder, names, files in os.walk(self.path, topdown=False):
             for path in (Path(folder, name) for name in (*names, *files)):
                 is_folder = path.is_dir() and not path.is_symlink()

@@ -72,36 +72,6 @@ def test_folder_of_searches_has_only_what_is_the_users(project, place):
     assert not (runs / "name" / "trials" / "1" / place).exists()
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-@pytest.mark.parametrize("place", ["project/runs", "elsewhere"])
-@pytest.mark.parametrize("is_packed", [True, False])
-def test_program_finds_the_commit_of_the_user_and_changes_no_repository(project, place, is_packed):
-    def git(*words):
-        named = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        return subprocess.check_output(["git", *named, *words], cwd=project.folder, text=True)
-
-    project.write("""
-        import os, subprocess
-        print(subprocess.check_output(["git", "rev-parse", "HEAD"], text=True))
-        print(subprocess.check_output(["git", "branch", "--show-current"], text=True))
-        print(subprocess.check_output(["git", "status", "--porcelain", "train.py"], text=True))
-        words = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "more"]
-        print("loss", subprocess.call(words) + (".git" not in os.listdir()))
-    """)  # fmt: skip
-    (project.folder / ".gitignore").write_text("runs\n")
-    git("init", "-q", "-b", "main")
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
-    if is_packed:
-        git("pack-refs", "--all")
-    commit, count = git("rev-parse", "HEAD"), git("count-objects")
-    root = project.folder.parent / place / "name" / "trials"
-    assert losses([*project.worker(trial_root=str(root)).run(project.segment())]) == [0]
-    assert (root / "0" / "output.txt").read_text().split()[:2] == [commit.strip(), "main"]
-    assert (git("rev-parse", "HEAD"), git("count-objects"), git("status", "--porcelain")) == (commit, count, "")
-    assert not (root / "0" / ".git").exists()
-
-
 def test_program_runs_in_the_folder_of_the_user_if_asked(project):
     project.write("from pathlib import Path; print('loss', len(list(Path.cwd().glob('train.py'))))")
     reports = [*project.worker(link=False).run(project.segment())]
