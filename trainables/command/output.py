@@ -42,7 +42,8 @@ class OutputPatterns:
     def __init__(self, texts: Iterable[str]) -> None:
         self._patterns: list[tuple[str, re.Pattern[str], int]] = []
         self._in_json: set[str] = set()
-        self._drawn: tuple[str, list[Measurement]] = ("", [])  # by tqdm at last: the begin of the bar, and its values
+        # What tqdm has drawn at last: the begin of the bar, its values and its count.
+        self._drawn: tuple[str, list[Measurement], str] = ("", [], "")
         for text in texts:
             name, pattern = _parse_text(text)
             if pattern is None:
@@ -72,9 +73,12 @@ class OutputPatterns:
         clock = CLOCK.search(text)
         if clock is None:
             return False
-        bar = text[: clock.start()].partition("%|")[0].rstrip().rpartition(" ")[0].strip()  # without its count
-        before, self._drawn = self._drawn, (bar, found)
-        return before == self._drawn
+        left = text[: clock.start()].rstrip()
+        bar, count = left.partition("%|")[0].rstrip().rpartition(" ")[0].strip(), left.rpartition(" ")[2]
+        (*before, at), self._drawn = self._drawn, (bar, found, count)
+        done, _, total = count.partition("/")
+        # A new value is drawn at the count of the line before, as that of the epoch before was.
+        return before == [bar, found] and (count != at or total in ("", done))
 
     def _match(self, text: str) -> Iterator[Measurement]:
         """Yield what the patterns find. The values of one step are one measurement."""

@@ -95,6 +95,15 @@ def test_parts_of_a_progress_bar_are_lines():
     assert [metrics["loss"] for _, metrics in find([r"loss=loss=([0-9.]+)"], line)] == [0.9, 0.5, 0.25]
 
 
+def test_bar_over_epochs_keeps_equal_values_of_different_epochs():
+    written = io.StringIO()
+    values = [0.91, 0.92, 0.92, 0.92, 0.94, 0.94]
+    for value in (bar := tqdm(values, file=written, mininterval=0)):
+        bar.set_postfix(acc=value)
+    found = find([r"acc=acc=([0-9.]+)"], *written.getvalue().splitlines())
+    assert [metrics["acc"] for _, metrics in found] == values
+
+
 @pytest.mark.parametrize("total", [3, None])
 @pytest.mark.parametrize("update_first", [True, False])
 def test_bar_that_is_drawn_again_gives_its_values_once(total, update_first):
