@@ -233,9 +233,10 @@ class Finder:
             find_spec = getattr(finder, "find_spec", None)  # old finders have none
             spec = find_spec and find_spec(name, path, target)
             if spec is not None:
+                spec = find_copy(spec, folder) if folder else spec
                 if name in PATCHES:
                     attempt(patch_after_import, spec, PATCHES[name])
-                return find_copy(spec, folder) if folder else spec
+                return spec
         return None
 
 
