@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.precision import Diverged
@@ -123,10 +124,11 @@ def find_non_finite_parts(modules: Mapping[str, Module]) -> list[str]:
     """Return the names of parameters and buffers of `modules` that are not finite, as `find_non_finite` judges them."""
     found = []
     for key, module in modules.items():
-        parameters = dict(module.named_parameters())
+        parameters = {name: each for name, each in module.named_parameters() if not is_lazy(each)}
+        buffers = {name: each for name, each in module.named_buffers() if not is_lazy(each)}
         weights = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
         others = {name: parameter for name, parameter in parameters.items() if name not in weights}
-        found += [f"{key}.{name}" for name in find_non_finite(weights, {**others, **dict(module.named_buffers())})]
+        found += [f"{key}.{name}" for name in find_non_finite(weights, {**others, **buffers})]
     return found
 
 

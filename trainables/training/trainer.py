@@ -274,7 +274,8 @@ class TrialTrainer:
             module.load_state_dict(state["modules"][name])
         if state.get("buffers"):  # checkpoints of earlier versions have none
             self._buffers.set_temporary_values(state["buffers"], task.context.device)
-        if self._has_other_groups(state):  # the task may add what training had added, such as a layer to unfreeze
+        is_loaded = self._has_other_groups(state)
+        if is_loaded:  # the task may add what training had added, such as a layer to unfreeze
             task.load_state_dict(dict(state["task"]))
         for name, updater in task.updaters.items():
             updater.load_state_dict(state["updaters"][name])
@@ -289,7 +290,8 @@ class TrialTrainer:
         if midway is not None:
             self._was_midway = True
             self._replay_epoch(midway)
-        task.load_state_dict(state["task"])
+        if midway is not None or not is_loaded:
+            task.load_state_dict(state["task"])
         if midway is not None:
             context = task.context
             # Last, since the code above may draw random numbers.

@@ -4,7 +4,7 @@ A forward pass may replace a buffer by a tensor of another shape, set one that w
 """
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,16 +25,21 @@ class SavedBuffer(NamedTuple):
     values: Tensor
 
 
+def _count_writes(buffer: Tensor) -> int:
+    """Return how often a buffer was written to. Torch does not count it for those made in inference mode."""
+    return -1 if buffer.is_inference() else private_api.get_tensor_version(buffer)
+
+
 class _Writes:
     """The writes to a buffer so far."""
 
     def __init__(self, buffer: Tensor) -> None:
         self._buffer = weakref.ref(buffer)  # modules may replace it, and it takes memory
-        self._count = private_api.get_tensor_version(buffer)
+        self._count = _count_writes(buffer)
 
     def are_all_of(self, buffer: Tensor) -> bool:
         """Return whether there was none since, and `buffer` is the same."""
-        return self._buffer() is buffer and private_api.get_tensor_version(buffer) == self._count
+        return self._buffer() is buffer and _count_writes(buffer) == self._count
 
 
 class Buffers:
@@ -98,11 +103,12 @@ class Buffers:
     @torch.no_grad()
     def set_values(self, values: Sequence[Mapping[str, Tensor]], device: torch.device) -> None:
         """Set all buffers to `values`, as `get_values` returns them."""
-        for part, saved_part in zip(self._parts, values, strict=True):
+        pairs = [*zip(self._parts, values, strict=True)]
+        for part, saved_part in pairs:
             for name in {name for name, _ in part.named_buffers(recurse=False)} - saved_part.keys():
                 setattr(part, name, None)
-            for name, value in saved_part.items():
-                _set(part, name, value, device)
+
+        _set([(part, name, value) for part, saved_part in pairs for name, value in saved_part.items()], device)
 
     def get_temporary_values(self) -> dict[str, Tensor | None]:
         """Return the buffers that no state dict has and that changed since this object was created, on the CPU.
@@ -121,10 +127,12 @@ class Buffers:
     @torch.no_grad()
     def set_temporary_values(self, values: Mapping[str, Tensor | None], device: torch.device) -> None:
         """Set the buffers that `get_temporary_values` has returned."""
+        chosen = []
         for path, value in values.items():
-            key = next(key for key in self._modules if path.startswith(f"{key}."))
+            key = max((key for key in self._modules if path.startswith(f"{key}.")), key=len)
             part, _, name = path.removeprefix(f"{key}.").rpartition(".")
-            _set(self._modules[key].get_submodule(part), name, value, device)
+            chosen.append((self._modules[key].get_submodule(part), name, value))
+        _set(chosen, device)
 
     def _list_named(self) -> Iterator[tuple[str, Tensor]]:
         for key, module in self._modules.items():
@@ -140,13 +148,20 @@ def _can_be_written(buffer: Tensor, values: Tensor) -> bool:
     return is_alike and buffer.layout == torch.strided and 0 not in buffer.stride()
 
 
-def _set(part: nn.Module, name: str, value: Tensor | None, device: torch.device) -> None:
-    """Set a buffer, in its own memory where it can, since others may refer to it."""
-    buffer = getattr(part, name, None)
-    if buffer is None or value is None or not _can_be_written(buffer, value):
-        setattr(part, name, None if value is None else value.to(device, copy=True))
-    else:
-        buffer.detach().copy_(value)
+def _set(values: Iterable[tuple[nn.Module, str, Tensor | None]], device: torch.device) -> None:
+    """Set buffers of modules by name, in their own memory where it can be, since others may refer to it."""
+    written = []
+    for part, name, value in values:
+        buffer = getattr(part, name, None)
+        if buffer is None or value is None or buffer.is_inference() or not _can_be_written(buffer, value):
+            setattr(part, name, None if value is None else value.to(device, copy=True))
+        else:
+            buffer.detach().copy_(value)
+            written.append((part, name, buffer, value))
+    for part, name, buffer, value in written:
+        copied = value.to(device, copy=True)
+        if not torch.equal(buffer, copied):  # `build` made it share memory with another one, and training did not
+            setattr(part, name, copied)
 
 
 def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

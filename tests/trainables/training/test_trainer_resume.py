@@ -267,11 +267,18 @@ class Counted(nn.Module):  # keeps what no state dict has in a usual form, and w
         self.register_buffer("seen", torch.zeros(3), persistent=False)
         self.register_buffer("last", None, persistent=False)
         self.register_buffer("mask", torch.ones(100), persistent=False)
+        zeros = torch.zeros(3)
+        self.register_buffer("first", zeros, persistent=False)  # which share their memory only at first
+        self.register_buffer("second", zeros, persistent=False)
+        with torch.inference_mode():
+            self.register_buffer("fixed", torch.zeros(3), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training:
             self.details["calls"] += 1
             self.last = inputs.mean(0)
+            self.first, self.second = self.first + self.last, self.second - 2 * self.last
+        inputs = inputs + self.fixed + 0.1 * self.first + 0.01 * self.second
         return inputs + 0.1 * self.seen + (0 if self.last is None else 0.1 * self.last) + 0.01 * self.details["calls"]
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -311,7 +318,20 @@ def test_buffers_that_build_makes_again_are_in_no_checkpoint(path):
     assert checkpoint.load(path)["buffers"] == {}
     training.run_epoch()
     training.save(path)
-    assert sorted(checkpoint.load(path)["buffers"]) == ["model.0.last", "model.0.seen"]
+    assert sorted(checkpoint.load(path)["buffers"]) == [
+        f"model.0.{name}" for name in ("first", "last", "second", "seen")
+    ]
+
+
+def test_lazy_layers_train_from_the_first_window_on():
+    class Lazy(Augmented):
+        def build(self) -> None:
+            super().build()
+            self.modules["model"].insert(0, nn.LazyLinear(3))
+            self.optimizers["adam"] = torch.optim.AdamW(self.modules["model"].parameters(), lr=self.config.lr)
+            self.schedulers = []
+
+    assert make_trial(Lazy, **{**FULL, "ema_decay": None}).run_epoch() is not None
 
 
 class Unfreezing(Augmented):  # trains its first layer from the second epoch on
