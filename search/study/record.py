@@ -16,7 +16,7 @@ from searchlight.search.steering.command import LogEntry, parse_entry
 from searchlight.search.steering.state import build_state
 from searchlight.search.storage.database import database_errors
 from searchlight.search.storage.study_store import create_backend, read_study_url
-from searchlight.search.study.trial import split_trials
+from searchlight.search.study.trial import count_extension, max_epochs, split_trials
 from searchlight.trainables.filesystem.paths import StoragePath
 
 DRIVERS = "drivers"  # the user attribute of the study with the times of its drivers
@@ -57,8 +57,10 @@ class SearchRecord(HasObjectives):
         return sorted([*self.trials, *self.confirming_runs], key=lambda trial: trial.number)
 
     def count_added_epochs(self, trial: int) -> int:
-        """Return by how many epochs commands have extended a trial. Its config has those that were planned."""
-        return build_state(self.commands).get_extensions()[trial]
+        """Return by how many epochs a trial was trained longer than planned, which its config does not have."""
+        added = build_state(self.commands).get_extensions()[trial]
+        own = next(each for each in self.trials if each.number == trial)
+        return count_extension(own, max_epochs(own), added)
 
     @property
     def unit(self) -> Unit:

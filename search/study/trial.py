@@ -193,6 +193,11 @@ def max_epochs(trial: FrozenTrial) -> int:
     return int(trial.user_attrs.get("config", {}).get("epochs") or UNLIMITED)
 
 
+def count_extension(trial: FrozenTrial, planned: float, added: int) -> int:
+    """Return how many of the epochs that commands have added to those `planned` a trial has trained."""
+    return min(added, max(0, max(intermediate_values(trial), default=0) - int(planned)))
+
+
 def intermediate_values(trial: FrozenTrial) -> Mapping[int, float]:
     """Return the reported values of the (first) objective of `trial`, by epoch."""
     return trial.intermediate_values or {

@@ -11,6 +11,7 @@ from searchlight.search.steering.state import Controls
 from searchlight.search.study.study import SearchStudy
 from searchlight.search.study.trial import (
     TrialCache,
+    count_extension,
     get_confirming_run,
     get_reports,
     has_broken_off,
@@ -46,8 +47,13 @@ class ProgressReader:
     def get_extension(self, trial: FrozenTrial) -> int:
         """Return how many epochs commands have added to a trial, or to the finalist that it confirms."""
         run = get_confirming_run(trial)
-        number = trial.number if run is None else run.trial
-        return 0 if number is None else self.controls.extended.get(number, 0)
+        if run is None:
+            return self.controls.extended.get(trial.number, 0)
+        if run.trial is None:
+            return 0
+        finalist = self.study.get_trial(run.trial)
+        planned = min(self.schedule.limit, max_epochs(finalist))
+        return count_extension(finalist, planned, self.controls.extended.get(run.trial, 0))
 
     def get_values_by_rung(self, trial: FrozenTrial) -> dict[int, float]:
         progress = replace(self.get_progress(trial), values=intermediate_values(trial))  # as they were reported

@@ -266,6 +266,17 @@ def test_run_of_an_extended_trial_is_as_long_as_that_trial(play):
     assert [get_outcome(run) for run in search.confirming] == ["completed"] * 8
 
 
+def test_run_of_a_trial_that_ended_before_its_extension_has_the_planned_length(play):
+    search = play(plan=make_plan(defaults=None), trials=2)
+    while not search.confirming:
+        asked = search.ask()
+        search.searcher.controls.extended = {0: 2} if search.confirming else {}
+        search.spend(asked, most=2)
+    search.searcher.on_trial_complete(asked[0], None, error=True)
+    search.run()
+    assert {max(run.intermediate_values) for run in search.confirming} == {3}
+
+
 def test_single_trial_without_defaults_is_not_confirmed(play):
     search = play(plan=make_plan(defaults=None), trials=1)
     search.run()
