@@ -290,6 +290,6 @@ class TextInLists(Small):
 
 HEALTHY = [
     ConvolutionalNetwork, Transformer, GenerativeAdversarialNetwork, ActorCritic, FrozenBackbone, TiedWeights,
-    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, TimeFirst, EmaTeacher, LoraAdapters, WarmUp, TextInLists,
+    MixtureOfExperts, SparseEmbedding, RecurrentNetwork, EmaTeacher, LoraAdapters, WarmUp, TextInLists,
     Noisy, Mixup, MaskedLanguageModel, Bucketed, Penalized,
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.trainables.preflight.faulty_tasks import Small
-from tests.trainables.preflight.healthy_tasks import HEALTHY
+from tests.trainables.preflight.healthy_tasks import HEALTHY, TimeFirst
 from tests.trainables.preflight.test_faulty_tasks import audit
 from tests.trainables.preflight.user_mistakes import Classifier, SoftmaxTwice
 
@@ -17,6 +17,11 @@ def test_healthy_model_has_no_error(task):
     found = audit(task, accumulates=True, modes=["fp32", "bf16"]).findings
     assert not [str(finding) for finding in found if finding.severity == "error"]
     assert not [str(finding) for finding in found if finding.severity == "warning" and finding.name not in ALLOWED]
+
+
+def test_weight_that_is_right_for_samples_in_the_second_dimension_is_a_warning():
+    (found,) = (each for each in audit(TimeFirst, accumulates=True).findings if each.severity != "note")
+    assert (found.name, found.severity) == ("weight-is-not-the-mean", "warning")
 
 
 def test_healthy_task_has_no_finding():

@@ -49,10 +49,10 @@ class Structure(Check):
             return
         known = {id(p) for p in parameters}
         known |= {id(p) for optimizer in trial.task.optimizers.values() for p in get_parameters(optimizer)}
-        loose = self._loose.setdefault(update, {})
-        for leaf in find_leaves(returned[0]):
-            if isinstance(leaf.variable, nn.Parameter) and id(leaf.variable) not in known:
-                loose[id(leaf.variable)] = leaf.variable
+        variables = (leaf.variable for leaf in find_leaves(returned[0]))
+        loose = {id(each): each for each in variables if isinstance(each, nn.Parameter) and id(each) not in known}
+        before = self._loose.get(update, loose)  # what one loss creates for itself is in no other one
+        self._loose[update] = {key: each for key, each in loose.items() if key in before}
 
     def find(self, trial: ObservedTrial) -> Iterator[Finding]:
         late = _find_late_parameters(trial)
