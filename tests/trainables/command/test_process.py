@@ -57,20 +57,18 @@ def test_output_follows_what_an_earlier_start_has_written(tmp_path):
     assert program.output.read_text() == "one\none\n"
 
 
-def test_tail_has_the_last_state_of_a_progress_bar(tmp_path):
-    code = "print('begin'); [print(f'{i} %', end=chr(13)) for i in range(100)]; print('end', end='')"
-    program = Program(code, tmp_path)
+@pytest.mark.parametrize(
+    ("bar", "tail"),
+    [
+        ("[print(f'{i} %', end=chr(13)) for i in range(100)]", "begin\nend"),
+        ("[print(f'{chr(13)}{i} %', end='') for i in range(100)]; print()", "begin\n99 %\nend"),  # as tqdm does
+    ],
+)
+def test_tail_has_the_last_state_of_a_progress_bar_and_the_line_before(tmp_path, bar, tail):
+    program = Program(f"print('begin'); {bar}; print('end', end='')", tmp_path)
     program.process.wait()
     program.process.close()
-    assert program.process.output.tail() == "begin\nend"
-
-
-def test_bar_that_begins_with_a_carriage_return_overwrites_no_line(tmp_path):
-    code = "print('begin'); [print(f'{chr(13)}{i} %', end='') for i in range(100)]; print(); print('end')"
-    program = Program(code, tmp_path)
-    program.process.wait()
-    program.process.close()
-    assert program.process.output.tail() == "begin\n99 %\nend"
+    assert program.process.output.tail() == tail
     assert [program.next_line() for _ in range(102)][1] == "0 %"
 
 
