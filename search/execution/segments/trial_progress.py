@@ -42,7 +42,7 @@ class ProgressReader:
 
     def get_limit(self, trial: FrozenTrial) -> float:
         """Return the largest budget of a trial, with what commands have added."""
-        return min(self.schedule.limit, max_epochs(trial)) + self.get_extension(trial)
+        return self._get_planned(trial) + self.get_extension(trial)
 
     def get_extension(self, trial: FrozenTrial) -> int:
         """Return how many epochs commands have added to a trial, or to the finalist that it confirms."""
@@ -52,8 +52,10 @@ class ProgressReader:
         if run.trial is None:
             return 0
         finalist = self.study.get_trial(run.trial)
-        planned = min(self.schedule.limit, max_epochs(finalist))
-        return count_extension(finalist, planned, self.controls.extended.get(run.trial, 0))
+        return count_extension(finalist, self._get_planned(finalist), self.controls.extended.get(run.trial, 0))
+
+    def _get_planned(self, trial: FrozenTrial) -> float:
+        return min(self.schedule.limit, max_epochs(trial))
 
     def get_values_by_rung(self, trial: FrozenTrial) -> dict[int, float]:
         progress = replace(self.get_progress(trial), values=intermediate_values(trial))  # as they were reported
