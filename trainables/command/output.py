@@ -20,7 +20,9 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|
 NUMBER = re.compile(r"\d")
 LONGEST_SHOWN = 200  # characters of a line in a message
 MOST_COMPARED = 1000  # lines, to find what an expression should have matched
-CLOCK = re.compile(r"\[\d+:\d\d(?::\d\d)?[<,]")  # in a bar of tqdm
+# The times of a bar of tqdm: [00:01<00:05, 3.2it/s] or, without a total, [00:01, 3.2it/s].
+CLOCK = re.compile(r"\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+[kKMGT]? ?[^\W\d]*/ ?[^\W\d])")
+COUNT = re.compile(r"(\d[\d.]*[kKMGT]?)(?:/(\S+)| ?[^\W\d]*)$")  # left of them: 1/5, 1it or 1 batch
 EXPONENT = re.compile(r"[eE][+-]?\d+")
 # Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
 UNUSUAL = re.compile(
@@ -74,11 +76,12 @@ class OutputPatterns:
         if clock is None:
             return False
         left = text[: clock.start()].rstrip()
-        bar, count = left.partition("%|")[0].rstrip().rpartition(" ")[0].strip(), left.rpartition(" ")[2]
-        (*before, at), self._drawn = self._drawn, (bar, found, count)
-        done, _, total = count.partition("/")
+        counted = COUNT.search(left)
+        done, total = counted.groups() if counted else ("", None)
+        bar = left[: counted.start() if counted else None].partition("%|")[0].rstrip("0123456789 ")
+        (*before, at), self._drawn = self._drawn, (bar, found, done)
         # A new value is drawn at the count of the line before, as that of the epoch before was.
-        return before == [bar, found] and (count != at or total in ("", done))
+        return before == [bar, found] and (done != at or total in (None, done))
 
     def _match(self, text: str) -> Iterator[Measurement]:
         """Yield what the patterns find. The values of one step are one measurement."""

@@ -105,11 +105,12 @@ def test_bar_over_epochs_keeps_equal_values_of_different_epochs():
 
 
 @pytest.mark.parametrize("total", [3, None])
+@pytest.mark.parametrize("unit", ["it", " batch", "B"])
 @pytest.mark.parametrize("update_first", [True, False])
-def test_bar_that_is_drawn_again_gives_its_values_once(total, update_first):
+def test_bar_that_is_drawn_again_gives_its_values_once(total, unit, update_first):
     written = io.StringIO()
     for epoch in range(2):
-        with tqdm(total=total, desc=f"Epoch {epoch}", file=written, mininterval=0) as bar:
+        with tqdm(total=total, desc=f"Epoch {epoch}", unit=unit, file=written, mininterval=0) as bar:
             for loss in (0.9, 0.5, 0.25):
                 if update_first:
                     bar.update()
@@ -118,6 +119,12 @@ def test_bar_that_is_drawn_again_gives_its_values_once(total, update_first):
                     bar.update()
     found = find([r"loss=loss=([0-9.]+)"], *written.getvalue().splitlines())
     assert [metrics["loss"] for _, metrics in found] == [0.9, 0.5, 0.25] * 2
+
+
+@pytest.mark.parametrize("head", ["[07:54:45, epoch {}]", "[07:54:45, {}/5]", "[07:54] [{}]", "[00:0{}, 2 of 5]"])
+def test_equal_values_of_lines_that_begin_with_a_clock_count(head):
+    lines = [f"{head.format(epoch)} acc=0.5" for epoch in range(1, 6)]
+    assert len(find(["acc=acc=([0-9.]+)"], *lines)) == 5
 
 
 def test_colors_are_removed_before_a_pattern_is_applied():
