@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from searchlight.trainables.command.collector import Report
@@ -103,7 +104,8 @@ class TrialFolder:
                     with unwritable_errors(target, CONFLICTS):
                         target.mkdir(exist_ok=True)
                 elif not os.path.lexists(target):
-                    link_or_copy(origin, target, copies_code)
+                    with suppress(FileNotFoundError):  # it is gone meanwhile
+                        link_or_copy(origin, target, copies_code)
                 elif origin.is_dir():  # if the trial has opened it before, its links are gone
                     with unwritable_errors(target):
                         _link_entries(Path(origin), target)
@@ -207,7 +209,8 @@ def link_or_copy(entry: os.DirEntry[str], target: Path, copies_code: bool = Fals
             content = Path(entry).read_bytes()
             with unwritable_errors(target), replacing(target) as temporary:  # what is there is not copied again
                 temporary.write_bytes(content)
-                shutil.copystat(entry, temporary)
+                temporary.chmod(stat.st_mode)
+                os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             return
     with unwritable_errors(target):
         target.symlink_to(entry)
@@ -256,17 +259,26 @@ def _list_tree(folder: Path, search: Path, is_top: bool = True) -> Iterator[tupl
     Args:
         is_top: Whether it is the user's folder, in which any folder with a search.yaml is the user's.
     """
-    for entry in os.scandir(folder):
+    for entry in _list_entries(folder):
         path = Path(entry)
         is_folder = entry.is_dir(follow_symlinks=False) and entry.name != CACHE
         if entry.name in LEFT_OUT or path == search or (folder == search.parent and not is_top and _is_own(path)):
             continue
-        if path == search.parent and all(each == search or _is_own(each) for each in path.iterdir()):
+        if path == search.parent and all(each == search or _is_own(each) for each in map(Path, _list_entries(path))):
             continue
         is_open = is_folder and (search.is_relative_to(path) or _is_small(path))
         yield entry, is_open
         if is_open:
             yield from _list_tree(path, search, is_top=False)
+
+
+def _list_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, or nothing if it is gone: a search that begins beside this one writes there."""
+    try:
+        with os.scandir(folder) as entries:
+            return [*entries]
+    except FileNotFoundError:
+        return []
 
 
 def _is_own(path: Path) -> bool:

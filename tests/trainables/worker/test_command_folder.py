@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +72,29 @@ def test_folder_of_searches_has_only_what_is_the_users(project, place):
     project.write(f"import os; print('loss', len(os.listdir({place!r})) + len(os.listdir('{place}/data')))")
     assert losses([*project.worker(trial_root=root).run(project.segment(trial=1))]) == [2]
     assert not (runs / "name" / "trials" / "1" / place).exists()
+
+
+def test_search_that_begins_or_fails_beside_this_one_disturbs_no_trial(project):
+    runs = project.folder / "runs"
+    project.write("print('loss', 0.5)")
+    worker = project.worker(trial_root=str(runs / "name" / "trials"))
+    is_over = threading.Event()
+
+    def begin_and_fail() -> None:
+        while not is_over.is_set():
+            (runs / "other" / "code").mkdir(parents=True)
+            for index in range(20):
+                (runs / "other" / "code" / f"{index}.txt").write_text("x" * 1000)
+            shutil.rmtree(runs / "other")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(begin_and_fail)
+        try:
+            ends = [end([*worker.run(project.segment(trial=trial))]) for trial in range(20)]
+        finally:
+            is_over.set()
+        other.result()
+    assert ends == [("completed", "")] * 20
 
 
 def test_program_runs_in_the_folder_of_the_user_if_asked(project):
