@@ -160,7 +160,8 @@ def _set(values: Iterable[tuple[nn.Module, str, Tensor | None]], device: torch.d
             written.append((part, name, buffer, value))
     for part, name, buffer, value in written:
         copied = value.to(device, copy=True)
-        if not torch.equal(buffer, copied):  # `build` made it share memory with another one, and training did not
+        is_written = torch.equal(_view_bits(buffer), _view_bits(copied))
+        if not is_written:  # `build` made it share memory with another one, and training did not
             setattr(part, name, copied)
 
 
@@ -170,7 +171,7 @@ def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor
     A GPU is waited for once, and not for each pair.
     """
     on_gpu = [pair for pair in pairs if pair[0].device.type != "cpu"]
-    changed = [pair for pair in pairs if pair[0].device.type == "cpu" and not torch.equal(*pair)]
+    changed = [pair for pair in pairs if pair[0].device.type == "cpu" and not torch.equal(*map(_view_bits, pair))]
     if on_gpu:
         home = on_gpu[0][0].device
         flags = torch.stack([_differ(*pair).to(home) for pair in on_gpu]).tolist()
@@ -179,9 +180,12 @@ def _select_changed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor
 
 
 def _differ(first: Tensor, second: Tensor) -> Tensor:
-    if first.element_size() == 1:  # fp8 has no comparison
-        first, second = first.view(torch.uint8), second.view(torch.uint8)
-    return (first != second).any()
+    return (_view_bits(first) != _view_bits(second)).any()
+
+
+def _view_bits(values: Tensor) -> Tensor:
+    """Return bytes that can be compared: NaN equals no number, itself included, and fp8 has no comparison."""
+    return values.contiguous().reshape(-1).view(torch.uint8)
 
 
 def resize_buffers(module: nn.Module, saved: Mapping[str, Tensor], device: torch.device) -> None:

@@ -267,6 +267,7 @@ class Counted(nn.Module):  # keeps what no state dict has in a usual form, and w
         self.register_buffer("seen", torch.zeros(3), persistent=False)
         self.register_buffer("last", None, persistent=False)
         self.register_buffer("mask", torch.ones(100), persistent=False)
+        self.register_buffer("unknown", torch.full((2,), torch.nan), persistent=False)
         zeros = torch.zeros(3)
         self.register_buffer("first", zeros, persistent=False)  # which share their memory only at first
         self.register_buffer("second", zeros, persistent=False)
@@ -293,9 +294,12 @@ class Counting(Augmented):
         super().build()
         self.modules["model"].insert(0, Counted())
         self.queue = self.modules["model"][0].seen
+        self.unknown = self.modules["model"][0].unknown
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         self.queue += batch[0].detach().mean(0)
+        self.unknown *= 2
+        assert self.unknown is self.modules["model"][0].unknown
         return super().loss(batch)
 
 
@@ -319,7 +323,7 @@ def test_buffers_that_build_makes_again_are_in_no_checkpoint(path):
     training.run_epoch()
     training.save(path)
     assert sorted(checkpoint.load(path)["buffers"]) == [
-        f"model.0.{name}" for name in ("first", "last", "second", "seen")
+        f"model.0.{name}" for name in ("first", "last", "second", "seen", "unknown")
     ]
 
 
