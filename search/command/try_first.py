@@ -36,11 +36,11 @@ HIGHER = re.compile(
 )
 # As scikit-learn calls what it maximizes. A metric of which more is better may be one of negative examples instead.
 NEGATED = re.compile(r"(?i)(^|[^a-z])neg(ative)?[^a-z](?!log[^a-z]?lik)")
-# A metric in a line of output: one or two words, of which the last is a metric's name, and a number.
+# A metric in a line of output: one or two words, of which the last is a metric's name, and a number. Or the negative.
 NUMBER = r"([-+.\w]+)"
 LONGER = (r"[\w/.@-]", r"[A-Za-z][ ]")  # what ends the first part of a longer label
 PRINTED = re.compile(
-    r"(?<![A-Za-z])(?P<label>(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)"
+    r"(?<![A-Za-z])(?P<label>(?:(?i:neg(?:ative)?)[ ])?(?:[A-Za-z][\w/.@-]*[ ])?[A-Za-z][\w/.@-]*)"
     r"(?P<between>['\"]?\s*[:=]?\s*)(?=[-+]?\d*\.?\d+|nan|inf)"
 )
 

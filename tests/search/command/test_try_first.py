@@ -174,6 +174,8 @@ def test_name_of_a_metric_says_its_mode(name, mode):
 def test_both_words_of_a_printed_name_say_its_mode():
     modes = {metric.name: metric.mode for metric in propose_patterns(("Brier score: 0.2, neg MSE -0.5, neg recall 1",))}
     assert modes == {"brier_score": "min", "neg_mse": "max"}
+    (metric,) = propose_patterns(("neg log loss: -0.1",))
+    assert (metric.name, metric.mode) == ("neg_log_loss", "max")
 
 
 @pytest.mark.parametrize(
