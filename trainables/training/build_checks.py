@@ -1,7 +1,7 @@
 """Checks of what a task's `build` created, and of the gradients of the first updates."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -83,6 +83,18 @@ class GradientCheck:
         self._largest: dict[str, float] = {}  # the largest norm of each parameter's gradients so far
         self._is_over = task.config.gradient_check == "skip"
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the check has seen, so that a trial that pauses after one update is judged by the next ones."""
+        return {"updates": self._updates, "largest": dict(self._largest), "is_over": self._is_over}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Continue after `state`, or check nothing if it is None, as in checkpoints of earlier versions."""
+        if state is None:
+            self._is_over = True
+        else:
+            self._updates, self._largest = state["updates"], dict(state["largest"])
+            self._is_over |= state["is_over"]
+
     def add(self, updater: Updater, report: UpdateReport) -> None:
         """Check the gradients of a window. After the first 8 applied updates, nothing is left to check.
 
@@ -101,9 +113,6 @@ class GradientCheck:
         if report.outcome != "applied":
             return
         self._updates += 1
-        if self._updates < updater.steps:  # a resumed trial, whose first updates are over
-            self._is_over = True
-            return
         for name, norm in updater.gradient_norms().items():
             self._largest[name] = max(norm, self._largest.get(name, 0.0))
         idle, missing = self._find_idle_modules(updater), self._find_missing_parameters(updater)

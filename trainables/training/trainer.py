@@ -282,6 +282,8 @@ class TrialTrainer:
         for plateau, saved in zip(self._plateaus, state["plateaus"], strict=True):
             plateau.load_state_dict(saved)
         self._blowups = {name: LossDivergenceDetector(**saved) for name, saved in state["blowups"].items()}
+        for name, check in self._gradient_checks.items():
+            check.load_state_dict(state.get("gradient_checks", {}).get(name))
         self._best = None if of_another else state["best"]
         self.epoch = state["epoch"]
         self.windows = 0
@@ -333,6 +335,7 @@ class TrialTrainer:
             "built": self._built,
             "plateaus": [plateau.state_dict() for plateau in self._plateaus],
             "blowups": {name: asdict(blowup) for name, blowup in self._blowups.items()},
+            "gradient_checks": {name: check.state_dict() for name, check in self._gradient_checks.items()},
             "task": task.state_dict(),
         }
         return note_devices(checkpoint.make_plain(state), task.context.device)
@@ -380,7 +383,7 @@ class TrialTrainer:
         self.seconds = 0.0
         self._task_at_start = copy.deepcopy(task.state_dict())
         batches = task.train_batches(self.epoch)
-        if not isinstance(batches, Iterable):
+        if not isinstance(batches, Iterable) and not hasattr(batches, "__getitem__"):  # `iter` takes either
             raise ValueError(
                 f"train_batches must return an iterable of micro-batches, but got {type(batches).__name__}."
             )

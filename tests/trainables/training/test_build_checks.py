@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
+from searchlight.trainables import checkpoint
 from searchlight.trainables.task import Task, TaskConfig
 from searchlight.trainables.training import trainer
 from searchlight.trainables.training.trainer import TrialTrainer
@@ -152,6 +154,38 @@ def test_resumed_trial_does_not_repeat_the_gradient_check(tmp_path):
     resumed = TrialTrainer(Heads())
     resumed.load(tmp_path / "state.pt")
     assert len(run_epochs(resumed, 2)) == 2
+
+
+def test_trial_that_pauses_after_each_update_is_checked_as_one_that_does_not(tmp_path):
+    training = TrialTrainer(Parts("the prompt", accumulation=2))  # an epoch is one update
+    assert training.run_epoch()["train/updates"] == 1
+    training.save(tmp_path / "state.pt")
+    resumed = TrialTrainer(Parts("the prompt", accumulation=2))
+    resumed.load(tmp_path / "state.pt")
+    with pytest.raises(ValueError, match="module 'prompt' must have a gradient in the first 2 updates"):
+        resumed.run_epoch()
+
+
+def test_checkpoint_of_an_earlier_version_has_passed_the_gradient_check(tmp_path):
+    training = TrialTrainer(Parts("the prompt", gradient_check="skip"))
+    training.run_epoch()
+    training.save(tmp_path / "state.pt")
+    state = checkpoint.load(tmp_path / "state.pt")
+    del state["gradient_checks"]
+    checkpoint.save(state, tmp_path / "state.pt")
+    resumed = TrialTrainer(Parts("the prompt"))
+    resumed.load(tmp_path / "state.pt")
+    assert resumed.run_epoch()["train/updates"] == 4
+
+
+@pytest.mark.parametrize("kind", [Subset, list])
+def test_batches_may_be_whatever_iter_takes(kind):
+    class Indexed(Parts):
+        def train_batches(self, epoch: int) -> Any:
+            batches = super().train_batches(epoch)
+            return Subset(batches, range(len(batches))) if kind is Subset else kind(batches)
+
+    assert TrialTrainer(Indexed()).run_epoch()["train/updates"] == 2
 
 
 def test_later_windows_may_leave_a_module_out(tmp_path):
