@@ -33,6 +33,7 @@ NAMES = {
     "init_grpc_channel": "ray._private.grpc_utils:init_grpc_channel",
     "ray_constants": "ray._private.ray_constants:",
     "ray_node": "ray._private.worker:_global_node",
+    "ray_parameter": "ray._private.parameter:",
     "ray_services": "ray._private.services:",
     "ray_utils": "ray._private.utils:",
     # Optuna

@@ -1,6 +1,7 @@
 """What a search starts and leaves on the machine, and how tests wait for it."""
 
 import contextlib
+import re
 import time
 from pathlib import Path
 
@@ -51,6 +52,12 @@ class Traces:
         listening = [socket.laddr for socket in sockets if socket.status == psutil.CONN_LISTEN]
         assert len(listening) > 5
         return [address for address in listening if not address.ip.removeprefix("::ffff:").startswith("127.")]
+
+    def find_servers(self):
+        """Return the servers of Ray that no search on one machine uses, and which delay its begin."""
+        commands = [" ".join(psutil.Process(pid).cmdline()) for pid in filter(is_running, self.started)]
+        assert any("gcs_server" in command for command in commands)
+        return re.findall(r"\b(?:dashboard|log_monitor|monitor)\.py", "\n".join(commands))
 
     def check_gone(self):
         wait_until(lambda: not any(map(is_running, self.started)) and not list(self.temporary.iterdir()), seconds=30)

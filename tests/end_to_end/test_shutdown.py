@@ -50,6 +50,7 @@ def test_quiet_training_run_listens_locally_and_leaves_nothing(start):
         "once", "--once", "--quiet", "--workers", "2", "--set", "lr=3e-2", "epochs=3", "pause_s=0.1", begun="report/1"
     )
     assert not traces.find_reachable()
+    assert not traces.find_servers()
     done = cli.finished(process)
     assert done.stderr == ""
     found = FinishedSearch(cli, done, "once")

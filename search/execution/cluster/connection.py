@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -114,7 +115,7 @@ def _start_ray(folder: Path) -> None:
     """
     for may_retry in (True, False):
         try:
-            with _restored_environment(), _contain_processes():
+            with _restored_environment(), _contain_processes(), _leave_out_servers():
                 return _init_ray(
                     address="local",
                     num_cpus=count_available_cpus(),
@@ -163,6 +164,23 @@ def _contain_processes() -> Iterator[None]:
     finally:
         services.ConsolePopen = popen
         constants.ENABLE_RAY_CLUSTER = listens_everywhere
+
+
+@contextmanager
+def _leave_out_servers() -> Iterator[None]:
+    """Start Ray without what no search on one machine uses, since it takes a third of the time that Ray needs to start.
+
+    The API server answers the dashboard and `ray list`, the log monitor copies logs to drivers, and the monitor scales
+    clusters. `ray.init` has no option for the latter, and starts the server also without the dashboard.
+    """
+    parameter, services = private_api.ray_parameter, private_api.ray_services
+    create, start_api_server = parameter.RayParams, services.start_api_server
+    parameter.RayParams = partial(create, no_monitor=True, include_log_monitor=False)
+    services.start_api_server = lambda *_, **__: (None, None)  # what Ray's own returns if it could not start
+    try:
+        yield
+    finally:
+        parameter.RayParams, services.start_api_server = create, start_api_server
 
 
 def _describe_failed_start(error: Exception, folder: Path) -> str:
