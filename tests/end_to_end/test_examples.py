@@ -151,7 +151,7 @@ def test_command_of_an_example_is_searched(file, make_cli):
     cli.has_preflight = True
     (cli.folder / "examples").symlink_to(EXAMPLES)
     cli.env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "WANDB_MODE": "offline"}
-    options = ["--trials", "2", "--scheduler", "none", "--name", "one"]
+    options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--name", "one"]
     words = read_command(file)
     done = cli.run(*options, *words)
     assert done.returncode == 0, done.stderr
