@@ -70,7 +70,7 @@ METHODS = {
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
     "functorch": ("get_unwrapped", "is_functorch_wrapped_tensor"),
     "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
-    "ray_services": ("ConsolePopen",),
+    "ray_services": ("ConsolePopen", "start_api_server"),
     "ray_utils": ("set_sigterm_handler",),
     "torch_c": ("_accelerator_getAccelerator", "_group_tensors_by_device_and_dtype"),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
@@ -101,6 +101,9 @@ VALUES: dict[str, Any] = {
     "is_full_backward_hook": lambda value: value in (None, True, False),
     "ray_node": lambda node: node is None or hasattr(node, "dead_processes"),
     "print_options": lambda options: "precision" in vars(options),
+    "ray_parameter": lambda module: (
+        {"no_monitor", "include_log_monitor"} <= inspect.signature(module.RayParams).parameters.keys()
+    ),
     "validate_distribution_args": lambda value: isinstance(value, bool),
     "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),
     "InternalKVGetRequest": lambda request: request(namespace=b"a", key=b"b").key == b"b",
