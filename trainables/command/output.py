@@ -23,6 +23,7 @@ MOST_COMPARED = 1000  # lines, to find what an expression should have matched
 # The times of a bar of tqdm: [00:01<00:05, 3.2it/s] or, without a total, [00:01, 3.2it/s].
 CLOCK = re.compile(r"\[\d+:\d\d(?::\d\d)?(?:<|, *[\d.?]+[kKMGT]? ?[^\W\d]*/ ?[^\W\d])")
 COUNT = re.compile(r"(\d[\d.]*[kKMGT]?)(?:/(\S+)| ?[^\W\d]*)$")  # left of them: 1/5, 1it or 1 batch
+PERCENT = re.compile(r"\s*\d+%\|.*")  # and the bar itself
 EXPONENT = re.compile(r"[eE][+-]?\d+")
 # Numbers that an expression like [0-9.]+ does not match: negative ones, and those of a diverged training.
 UNUSUAL = re.compile(
@@ -78,7 +79,7 @@ class OutputPatterns:
         left = text[: clock.start()].rstrip()
         counted = COUNT.search(left)
         done, total = counted.groups() if counted else ("", None)
-        bar = left[: counted.start() if counted else None].partition("%|")[0].rstrip("0123456789 ")
+        bar = PERCENT.sub("", left[: counted.start() if counted else None]).strip()
         (*before, at), self._drawn = self._drawn, (bar, found, done)
         # A new value is drawn at the count of the line before, as that of the epoch before was.
         return before == [bar, found] and (done != at or total in (None, done))

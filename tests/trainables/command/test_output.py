@@ -104,6 +104,12 @@ def test_bar_over_epochs_keeps_equal_values_of_different_epochs():
     assert [metrics["acc"] for _, metrics in found] == values
 
 
+def test_bars_of_two_epochs_are_told_apart_by_their_numbers():
+    lines = [f"Epoch {epoch}  33%|###  | 1/3 [00:0{epoch}<00:02, 1.00it/s, loss=0.5]" for epoch in range(3)]
+    lines += [f"Epoch {epoch} 2it [00:0{epoch}, 1.00it/s, loss=0.5]" for epoch in range(3)]
+    assert len(find([r"loss=loss=([0-9.]+)"], *lines)) == 6
+
+
 @pytest.mark.parametrize("total", [3, None])
 @pytest.mark.parametrize("unit", ["it", " batch", "B"])
 @pytest.mark.parametrize("update_first", [True, False])
