@@ -45,10 +45,10 @@ docs: $(READY)
 gpu: $(READY)
 	$(RUN) benchmarks/gpu/bench_gpu.py
 
+# pip compiles nothing, since Python compiles what is imported, and that is a fifth of the files.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	# Python compiles what is imported, a fifth of the files; compiling all takes longer than everything else here.
 	$(RUN) -m pip install --disable-pip-version-check --quiet --no-compile --requirement requirements.lock
 	$(RUN) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	touch $@
