@@ -178,12 +178,11 @@ def test_checkpoint_of_an_earlier_version_has_passed_the_gradient_check(tmp_path
     assert resumed.run_epoch()["train/updates"] == 4
 
 
-@pytest.mark.parametrize("kind", [Subset, list])
-def test_batches_may_be_whatever_iter_takes(kind):
+def test_batches_may_be_an_object_that_only_has_items():
     class Indexed(Parts):
         def train_batches(self, epoch: int) -> Any:
             batches = super().train_batches(epoch)
-            return Subset(batches, range(len(batches))) if kind is Subset else kind(batches)
+            return Subset(batches, range(len(batches)))
 
     assert TrialTrainer(Indexed()).run_epoch()["train/updates"] == 2
 
