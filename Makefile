@@ -13,6 +13,7 @@ TRIALS := arc/test_task.py $(addprefix liquid/test_,continual.py distributed.py 
 NUMERICAL := $(ARC) $(LIQUID) tests/models/lm tests/trainables/lm $(addprefix tests/trainables/,$(TRIALS))
 TWO_THREADS := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive # a thread that waits must not keep a core from another test
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # some images set it, and then each process of the tests compiles all that it imports
 
 .PHONY: search test test-all lint bench gpu docs
 
@@ -45,7 +46,7 @@ docs: $(READY)
 gpu: $(READY)
 	$(RUN) benchmarks/gpu/bench_gpu.py
 
-# pip compiles nothing, since Python compiles what is imported, and that is a fifth of the files.
+# pip compiles nothing, since Python compiles and keeps what is imported, and that is a fifth of the files.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)

@@ -46,6 +46,11 @@ def pytest_collection_modifyitems(config, items):
         random.Random(seed).shuffle(items)
 
 
+def pytest_collection_finish():
+    # A test may write two versions of a module in a second, and Python would run the bytecode of the first one twice.
+    sys.dont_write_bytecode = True
+
+
 @pytest.fixture(scope="session")
 def device(pytestconfig):
     return torch.device(pytestconfig.getoption("device"))
