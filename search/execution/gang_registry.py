@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -49,7 +48,8 @@ class GangEntry:
         leaving: Why the workers must continue on another node, or "".
         ended: Set once these workers have ended or must leave, or the search stops. Replaced after a halt.
         halted: The turn of the segment whose trial was halted last.
-        heard_at: When it last polled. It polls every `Registry._poll_interval_s` while it waits for reports.
+        heard_at: When it was registered or last polled. It polls every `Registry._poll_interval_s` while it waits for
+            reports.
     """
 
     node: str
@@ -64,7 +64,7 @@ class GangEntry:
     halted: int = 0
     doing: str = ""
     is_synchronous: bool = False  # whether its next workers launch kernels synchronously
-    heard_at: float = -math.inf
+    heard_at: float = field(default_factory=time.monotonic)
 
 
 class Registry:
@@ -92,12 +92,16 @@ class Registry:
         self._longest_epoch_s = 0.0
         self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
-    async def register_gang(self, gang: str, actor: Any, node: str, run: str) -> None:
-        """Add a gang on `node`. `actor` is the gang's actor, `run` the name of its workers' placement group."""
+    async def register_gang(self, gang: str, actors: "list[ray.ObjectRef[Any]]", node: str, run: str) -> None:
+        """Add a gang on `node`, whose workers' placement group is named `run`.
+
+        Args:
+            actors: A reference to the gang's actor, which the gang owns. Only a list keeps Ray from resolving it.
+        """
         self._gangs[gang] = GangEntry(node, run)
         if not self._tasks:
             self._start_task(self._poll_cluster())
-        self._start_task(self._watch(gang, actor))
+        self._start_task(self._watch(gang, actors[0]))
 
     async def choose_node(self, gang: str) -> str:
         """Return the fullest node with room for all workers of `gang`, or ""."""
@@ -305,17 +309,18 @@ class Registry:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self, gang: str, actor: Any) -> None:
+    async def _watch(self, gang: str, actor: "ray.ObjectRef[Any]") -> None:
         """Remove `gang` and its resources after its actor has died.
 
-        Only silent actors are checked, since one process cannot check a thousand per second.
+        Only silent actors are checked, since one process cannot check a thousand per second. Only then is the reference
+        resolved, since an actor's handle comes with the modules of its class: Tune takes seconds to import.
         """
         while gang in self._gangs:
             if time.monotonic() - self._gangs[gang].heard_at < QUIET * self._poll_interval_s:
                 await asyncio.sleep(WATCH_S)
                 continue
             try:
-                await actor.__ray_ready__.remote()
+                await (await actor).__ray_ready__.remote()
             except ActorUnavailableError:  # temporarily
                 pass
             except RayError:  # it died; out of memory is not a RayActorError

@@ -22,6 +22,13 @@ class World:
     def __init__(self):
         self.look, self.removed = ClusterSnapshot(), []
         self.actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: asyncio.Event().wait()))
+        self.resolved = 0
+
+    def __await__(self):
+        """Stand in for a reference to the gang's actor, which it resolves to."""
+        self.resolved += 1
+        return self.actor
+        yield
 
     def take_snapshot(self, job):
         self.loop.call_soon_threadsafe(self.taken.put_nowait, None)
@@ -38,7 +45,7 @@ class World:
         self.loop, self.taken = asyncio.get_running_loop(), asyncio.Queue()
         found = Registry({"CPU": 1.0})
         for number in range(gangs):
-            await found.register_gang(f"g{number}", self.actor, "head", f"gang-{number}")
+            await found.register_gang(f"g{number}", [self], "head", f"gang-{number}")
             await found.assign(f"g{number}", SEGMENT)
             if number < up:
                 await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", "w", f"node-{number}")
@@ -64,6 +71,17 @@ async def surplus(found, *gangs):
 
 def pending(*numbers):
     return {f"{number:02x}": (f"gang-{number}", "PENDING") for number in numbers}
+
+
+@asynchronous
+async def test_actor_of_a_gang_is_resolved_only_once_it_is_silent(world, monkeypatch):
+    monkeypatch.setattr(module, "WATCH_S", 0.0)
+    await world.enter(2)
+    await world.see()
+    assert world.resolved == 0
+    monkeypatch.setattr(module, "QUIET", 0.0)
+    await world.see()
+    assert world.resolved == 2
 
 
 @asynchronous
