@@ -52,10 +52,10 @@ with shadow_cuda():
 
 
 def read_command(file):
-    """Return the words of the first command of an example, without `searchlight run` and its number of trials."""
+    """Return the words of the first command of an example, without `searchlight run` and how long it searches."""
     text = re.sub(r"\\\n\s*", " ", ast.get_docstring(ast.parse(file.read_text())))
     (command, *_) = re.findall(r"^ *searchlight run (.*)$", text, flags=re.MULTILINE)
-    return shlex.split(re.sub(r"--trials \d+", "", command), comments=True)
+    return shlex.split(re.sub(r"--trials \d+|--set epochs=\d+", "", command), comments=True)
 
 
 def need(name):
@@ -148,10 +148,9 @@ def test_task_of_an_example_gets_better(task):
 def test_command_of_an_example_is_searched(file, make_cli):
     need(file.stem)
     cli = make_cli(file.stem)
-    cli.has_preflight = True
     (cli.folder / "examples").symlink_to(EXAMPLES)
     cli.env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "WANDB_MODE": "offline"}
-    options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--name", "one"]
+    options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--set", "epochs=3", "--name", "one"]
     words = read_command(file)
     done = cli.run(*options, *words)
     assert done.returncode == 0, done.stderr
