@@ -23,8 +23,14 @@ from tests.servers.s3 import S3Server
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = ROOT / "tests" / "tasks"
 STARTED: list[subprocess.Popen] = []  # by the test that runs
-# A second gang, the audit and confirming runs take most of the CPU time of a small search.
-QUICK = {"--confirm": ["0"], "--scheduler": ["asha"], "--concurrency": ["1"], "--no-preflight": []}
+# A second gang, the audit, confirming runs and MLflow take most of the CPU time of a small search.
+QUICK = {
+    "--confirm": ["0"],
+    "--scheduler": ["asha"],
+    "--concurrency": ["1"],
+    "--no-preflight": [],
+    "--tracker": ["none"],
+}
 
 # The same examples in each run, so that a failure belongs to the change that caused it. An example may take any time.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -71,23 +77,25 @@ class Cli:
 
     Attributes:
         has_preflight: Whether a new search audits its task first.
+        has_mlflow: Whether a new search sends its trials to MLflow.
     """
 
     folder: Path
     env: dict[str, str]
     make_store: Callable[[], Path]
     has_preflight: bool = False
+    has_mlflow: bool = False
 
     def start(self, *arguments: str, script: str | Path = "search/run.py") -> subprocess.Popen:
         """Start a script. To save time, a new search has the options QUICK unless `arguments` differ."""
         is_new = script == "search/run.py" and not {"--resume", "--list"} & {*arguments}
         if is_new and not {"--config", "--once"} & {*arguments}:
-            left_out = {*arguments, "--no-preflight"} if self.has_preflight else {*arguments}
+            left_out = {*arguments, *["--no-preflight"] * self.has_preflight, *["--tracker"] * self.has_mlflow}
             quick = [word for option, values in QUICK.items() if option not in left_out for word in (option, *values)]
             arguments = (*quick, *arguments)
         elif is_new and "--confirm" not in arguments:
             arguments = ("--confirm", "0", *arguments)
-        if is_new and "--name" in arguments and "--storage" not in arguments:
+        if is_new and "--name" in arguments and not {"--storage", "--tracker"} & {*arguments}:
             self._give_store()
         command = [sys.executable, str(ROOT / script), *arguments]
         pipe = subprocess.PIPE

@@ -23,12 +23,13 @@ class FinishedSearch:
         assert done.returncode == 0, done.stderr
         self.json = json.loads(done.stdout)
         self.rows = pq.read_table(self.folder / "trials.parquet").to_pylist()
-        self.mlflow = MlflowClient(self.json["mlflow"]["tracking_uri"])
+        self.mlflow = MlflowClient(self.json["mlflow"]["tracking_uri"]) if self.json["mlflow"] else None
         storage = JournalStorage(JournalFileBackend(str(self.folder / "study.journal")))
         self.study = optuna.load_study(study_name=name, storage=storage)
 
     @classmethod
     def run(cls, cli, name, *arguments, **options):
+        cli.has_mlflow = True
         return cls(cli, cli.run(*arguments, "--name", name, "--json", **options), name)
 
     @property

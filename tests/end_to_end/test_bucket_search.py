@@ -26,6 +26,7 @@ def machine(make_cli, s3, tmp_path):
 
     def make(name):
         cli = make_cli(name)
+        cli.has_mlflow = True
         cli.env |= {"TMPDIR": str(cli.folder / "tmp"), "AWS_SECRET_ACCESS_KEY": SECRET}
         cli.env |= {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
         (cli.folder / "tmp").mkdir()

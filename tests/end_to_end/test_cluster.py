@@ -144,6 +144,7 @@ def test_search_whose_head_is_killed_ends_in_good_order(cluster):
     found, _, cli = cluster(nodes=1)
     (temporary := cli.folder / "temporary").mkdir()
     cli.env["TMPDIR"] = str(temporary)
+    cli.has_mlflow = True
     process = cli.start("toy.py:Toy", "--trials", "50", "--name", "headless", "--set", "pause_s=0.2")
     wait_until(lambda: contains(cli.folder / "runs" / "headless" / "study.journal", "report/1"), process)
     for name in ("gcs_server", "raylet"):

@@ -73,6 +73,7 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
         (cli.folder / name).write_text("raise SystemExit('imported')")
     options = ["--search", "learning-rate=1e-3..1:log", "--set", "epochs=4", "--trials", "5", "--confirm", "4"]
     reads = ["--metric", r"loss=epoch (?P<step>\d+): loss (\S+)", "--scheduler", "asha-stop", "--seed-flag", "seed"]
+    cli.has_mlflow = True
     done = cli.run(*search(cli, "plain", *options, *reads), "--json", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

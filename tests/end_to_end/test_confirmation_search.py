@@ -21,7 +21,7 @@ OPTIONS = ["--trials", "4", "--name", "sure", "--concurrency", "2", "--confirm",
 def search(make_cli):
     """The command line, what the interrupted driver left, and what the resumed one printed."""
     cli = make_cli()
-    cli.has_preflight = True
+    cli.has_preflight = cli.has_mlflow = True
     folder = cli.folder / "runs" / "sure"
     driver = cli.start("toy.py:Toy", *OPTIONS, "--set", "pause_s=0.1")
 

@@ -45,7 +45,7 @@ def has_open(process, path):
 @pytest.fixture(scope="module")
 def killed(make_cli):
     cli = make_cli()
-    cli.has_preflight = True
+    cli.has_preflight = cli.has_mlflow = True
     temporary = Path(tempfile.mkdtemp(dir="/tmp"))
     cli.env["RAY_TMPDIR"] = str(temporary)
     folder = cli.folder / "runs" / "mortal"
@@ -140,6 +140,7 @@ class SlowAnswer(BaseHTTPRequestHandler):
 
 def test_second_driver_is_refused_while_the_first_sends_to_mlflow(make_cli):
     cli, server = make_cli(), SlowMlflow()
+    cli.has_mlflow = True
     cli.env["MLFLOW_TRACKING_URI"] = server.url
     cli.env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "600"
     page = cli.folder / "runs" / "sending" / "report.html"

@@ -26,7 +26,7 @@ def start(make_cli, short_folder):
 
     def start(name, *arguments, begun):
         cli = make_cli()
-        cli.has_preflight = True
+        cli.has_preflight = cli.has_mlflow = True
         cli.env["RAY_TMPDIR"] = str(short_folder)
         process = cli.start("toy.py:Toy", "--concurrency", "1", "--name", name, "--json", *arguments)
         journal = cli.folder / "runs" / name / "study.journal"
