@@ -79,14 +79,15 @@ def _get_schedule_state(scheduler: Any) -> dict[str, Any]:
 def _adapt_optimizer(saved: Mapping[str, Any], own: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
     if own["kind"] != built["kind"]:
         return {"state": {}, "param_groups": own["param_groups"]}
-    groups = [
-        {
-            **mine,
-            "params": group["params"],
-            "lr": _scale_lr(group["lr"], _get_initial_lr(mine), _get_initial_lr(theirs)),
-        }
-        for group, mine, theirs in zip(saved["param_groups"], own["param_groups"], built["param_groups"], strict=True)
-    ]
+    references = [*zip(own["param_groups"], built["param_groups"], strict=True)]
+    groups = []
+    for number, group in enumerate(saved["param_groups"]):
+        is_built = number < len(references)
+        # A group that training added follows the first one, since this trial has none like it yet.
+        mine, theirs = references[number if is_built else 0]
+        settings = mine if is_built else _merge_states(group, mine, theirs)
+        lr = _scale_lr(group["lr"], _get_initial_lr(mine), _get_initial_lr(theirs))
+        groups.append({**settings, "params": group["params"], "lr": lr})
     return {"state": saved["state"], "param_groups": groups}
 
 

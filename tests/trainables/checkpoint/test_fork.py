@@ -1,5 +1,6 @@
 """Continue with weights, moments and counters of another trial, and one's own hyperparameters."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,45 @@ def test_nested_schedules_keep_their_place_and_own_settings(train):
     assert group(copy)["lr"] == pytest.approx(2 * updater["optimizers"]["adam"]["param_groups"][0]["lr"])
     assert plateau.best == saved["plateaus"][0]["best"]
     assert copy_trial(saved, Warmed, batch_size=8).task.schedulers[1].patience == 8
+    copy.run_epoch()
+
+
+class Unfreezing(Regression):
+    """Trains its first layer, too, from the second epoch on."""
+
+    def build(self) -> None:
+        super().build()
+        layers = self.modules["model"]
+        settings = {"lr": self.config.lr, "weight_decay": self.config.dropout}
+        self.optimizers["adam"] = torch.optim.AdamW(layers[1:].parameters(), **settings)
+        self.schedulers = []
+        self.added = {"params": [*layers[0].parameters()], **settings, "lr": 0.1 * self.config.lr}
+        layers[0].requires_grad_(False)
+
+    def unfreeze(self) -> None:
+        self.modules["model"][0].requires_grad_(True)
+        if len(self.optimizers["adam"].param_groups) == 1:
+            self.optimizers["adam"].add_param_group(self.added)
+
+    def train_batches(self, epoch: int) -> Iterator[Any]:
+        if epoch:
+            self.unfreeze()
+        return super().train_batches(epoch)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.unfreeze()  # it was saved after two epochs
+        super().load_state_dict(state)
+
+
+def test_group_that_training_added_is_copied_with_own_settings(train):
+    saved = train(Unfreezing, lr=1e-2, dropout=0.1)
+    copy = copy_trial(saved, Unfreezing, lr=3e-2, dropout=0.2)
+    groups = copy.task.optimizers["adam"].param_groups
+    assert [each["lr"] for each in groups] == pytest.approx([3e-2, 3e-3])
+    assert [each["weight_decay"] for each in groups] == [0.2, 0.2]
+    assert identical(
+        copy.task.optimizers["adam"].state_dict()["state"], saved["updaters"]["train"]["optimizers"]["adam"]["state"]
+    )
     copy.run_epoch()
 
 
