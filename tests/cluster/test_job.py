@@ -1,4 +1,7 @@
-"""A search on a cluster, from `ray job submit` to its end: machines join it and are taken away, and share no disk."""
+"""Searches on a cluster, from `ray job submit` to their end.
+
+Machines join the cluster, are taken away, and share no disk. One process after the other is killed.
+"""
 
 import io
 import time
@@ -8,11 +11,39 @@ import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
 
+from searchlight.search.storage.bucket_journal import read_records
+from searchlight.search.study.record import load_search
+from searchlight.search.study.trial import get_reports
 from searchlight.trainables.filesystem.paths import list_files, parse_path
 from tests.cluster.conftest import LONGEST_S, SECRETS
 
 TRIALS, EPOCHS = 3, 20
 pytestmark = pytest.mark.slow
+
+
+class Study:
+    """The study of the search in a bucket, of which each look must find all reports of the looks before."""
+
+    def __init__(self, place):
+        self.place = place
+        self.reports = {}
+
+    def look(self):
+        """The loss of each report, by trial and epoch."""
+        reports = {
+            (trial.number, epoch): report["metrics"]["val/loss"]
+            for trial in load_search(self.place).trials
+            for epoch, report in get_reports(trial).items()
+        }
+        assert self.reports.items() <= reports.items(), "no report is lost, and none is made again"
+        self.reports = reports
+        return reports
+
+    def wait_for(self, count, job):
+        """Wait until `job` has made so many further reports."""
+        job.wait_until(lambda: any(b"report/" in record for record in read_records(self.place)), "report")
+        wanted = len(self.look()) + count
+        job.wait_until(lambda: len(self.look()) >= wanted, f"{wanted} reports")
 
 
 @pytest.fixture
@@ -55,7 +86,7 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     assert "interrupted the search was stopped" in told
     assert f"python search/run.py --resume far --storage {storage}" in told
     assert "SIGTERM received" not in told
-    assert parent(mlflow_server).info.status == "KILLED"
+    assert parent(mlflow_server, "far").info.status == "KILLED"
     assert rows_of(storage / "far"), "the report of a search that was stopped is in the bucket"
 
     cluster.head.run("sh", "-c", f"echo '# corrected' >> {cluster.folder}/toy.py")
@@ -69,11 +100,46 @@ def test_submitted_search_outlives_its_nodes_and_its_job(cluster, submit, storag
     done = Counter((row["trial_id"], row["epoch"]) for row in rows_of(storage / "far"))
     assert done == Counter((trial, epoch) for trial in range(TRIALS) for epoch in range(1, EPOCHS + 1))
     assert (storage / "far" / "report.html").is_file()
-    assert parent(mlflow_server).info.status == "FINISHED"
+    assert parent(mlflow_server, "far").info.status == "FINISHED"
     left = cluster.head.run("sh", "-c", "find . -path ./ray -prune -o -path ./user -prune -o -type f -print")
     assert left.split() == ["./token"]
     assert sent_mb(cluster) <= 3  # of the 300 MB in the user's folder
     assert leaks(cluster, storage / "far") == []
+
+
+def test_killed_jobs_lose_no_report_and_double_none(cluster, submit, mlflow_server, storage):
+    study, place = Study(storage / "killed"), ["--storage", str(storage)]
+    options = ["--trials", "4", "--scheduler", "none", "--no-preflight"]
+    options += ["--set", "epochs=15", "pause_s=0.25", "precision=fp32"]
+    first = submit("first-killed", "toy.py:Toy", "--name", "killed", *place, *options)
+    study.wait_for(6, first)
+    kill(cluster.workers[0], "ray::RayTrainWorker")
+    study.wait_for(6, first)
+    kill(cluster.head, "search/run.py")
+    first.wait()
+    assert not first.succeeded
+
+    second = submit("second-killed", "--resume", "killed", *place)
+    study.wait_for(6, second)
+    kill(cluster.head, "gcs_server")
+    kill(cluster.head, "raylet/raylet")
+    second.wait()
+    cluster.head.unplug()
+
+    cluster.replace_head()
+    third = submit("third-killed", "--resume", "killed", *place)
+    study.wait_for(6, third)
+    cluster.ray("job", "stop", "third-killed")
+    third.wait()
+    study.look()
+
+    last = submit("last-killed", "--resume", "killed", *place)
+    assert "4 completed" in last.wait()
+    every = Counter((trial, epoch) for trial in range(4) for epoch in range(1, 16))
+    assert Counter(study.look().keys()) == every
+    rows = pq.read_table(io.BytesIO((study.place / "trials.parquet").read_bytes())).to_pylist()
+    assert Counter((row["trial_id"], row["epoch"]) for row in rows) == every
+    assert Counter(read_mlflow(mlflow_server, "killed")) == every
 
 
 def test_search_that_a_cluster_refuses_ends_with_the_remedy(cluster, storage):
@@ -83,6 +149,13 @@ def test_search_that_a_cluster_refuses_ends_with_the_remedy(cluster, storage):
     assert "--storage must be seen by every node, but on node 10." in refused
     assert "Use a bucket, s3://bucket/path" in refused
     cluster.head.run("sh", "-c", "test ! -e runs/refused")
+
+
+def kill(machine, word):
+    found = machine.find_processes(word)
+    assert found, f"no process of {word}"
+    for process in found:
+        process.kill()
 
 
 def refusal(cluster, options, **env):
@@ -113,11 +186,22 @@ def leaks(cluster, storage):
     return found
 
 
-def parent(server):
+def read_mlflow(server, name):
+    """The trial and epoch of each report, from all runs of the search `name`."""
     client = MlflowClient(server.url)
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(experiments, "tags.search_id != ''")
-    return next(run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    for run in runs_of(client, f"tags.mlflow.parentRunId = '{parent(server, name).info.run_id}'"):
+        assert run.info.status == "FINISHED"
+        for metric in client.get_metric_history(run.info.run_id, "val/loss"):
+            yield int(run.data.tags["trial_id"]), metric.step
+
+
+def runs_of(client, condition):
+    return client.search_runs([experiment.experiment_id for experiment in client.search_experiments()], condition)
+
+
+def parent(server, name):
+    (run,) = runs_of(MlflowClient(server.url), f"attributes.run_name = '{name}'")
+    return run
 
 
 def rows_of(folder):
