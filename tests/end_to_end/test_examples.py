@@ -36,7 +36,7 @@ from searchlight.trainables.training.trainer import train
 module, name, values = sys.argv[1:]
 cls, gains = getattr(importlib.import_module(module), name), {}
 for precision in ("fp32", "bf16"):
-    example = cls(cls.config_class()(precision=precision, epochs=6, **json.loads(values)))
+    example = cls(cls.config_class()(precision=precision, epochs=3, **json.loads(values)))
     first, *_, last = (report[cls.objective] for report in train(example))
     gains[precision] = last - first if cls.mode == "max" else first - last
     example.context.close()  # a sharded one has made a process group
