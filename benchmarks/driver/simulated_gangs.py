@@ -33,7 +33,7 @@ class StandIn(Gang):
         registry, me = self.settings.registry, ray.get_runtime_context()
         group = placement_group([self.settings.resources] * self.settings.workers, name=run)
         group.wait(60)
-        ray.get(registry.register_worker.remote(self.name, run, group, me.current_actor, me.get_node_id()))
+        ray.get(registry.register_worker.remote(self.name, run, group, [ray.put(me.current_actor)], me.get_node_id()))
         stopped = registry.wait_for_stop.remote(self.name)
         turn = 0
         while True:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,7 @@ class GangEntry:
     Attributes:
         node: The node of its actor.
         run: The name of its present workers' placement group.
-        group: The placement group of its `workers`, or None while they start.
+        group: The placement group of its `workers`, which are references to their actors, or None while they start.
         nodes: The nodes of the workers.
         planned: The node that their group requested.
         leaving: Why the workers must continue on another node, or "".
@@ -56,7 +57,7 @@ class GangEntry:
     run: str
     mailbox: Mailbox = field(default_factory=Mailbox)
     group: PlacementGroup | None = None
-    workers: list[Any] = field(default_factory=list)
+    workers: "list[ray.ObjectRef[Any]]" = field(default_factory=list)
     nodes: set[str] = field(default_factory=set)
     planned: str = ""
     leaving: str = ""
@@ -112,25 +113,31 @@ class Registry:
             self._gangs[gang].planned = node
         return node
 
-    async def register_worker(self, gang: str, run: str, group: PlacementGroup, worker: Any, node: str) -> bool:
-        """Add a `worker` of `run` on `node` in `group`. Return whether the gang still needs it.
+    async def register_worker(
+        self, gang: str, run: str, group: PlacementGroup, workers: "list[ray.ObjectRef[Any]]", node: str
+    ) -> bool:
+        """Add a worker of `run` on `node` in `group`. Return whether the gang still needs it.
 
         If the worker's controller was killed, other workers replace it, and no segment must be trained twice.
+
+        Args:
+            workers: A reference to the worker's actor, as in `register_gang`.
         """
         entry = self._gangs.get(gang)
         if entry is None or entry.run != run:
             remove_placement_group(group)
             return False
         entry.group = group
-        entry.workers.append(worker)
+        entry.workers += workers
         entry.nodes.add(node)
         self._request_migrations()
         return True
 
     async def kill_workers(self, gang: str) -> None:
         """Kill the workers of `gang`, so that others continue the segment."""
-        for worker in self._gangs[gang].workers:
-            ray.kill(worker)
+        for worker in [*self._gangs[gang].workers]:
+            with suppress(RayError):  # it has died, and its reference with it
+                ray.kill(await worker)
 
     async def end_workers(self, gang: str) -> dict[int, str]:
         """Kill the workers of `gang`, whose segment ends without a report. Return the stack of each rank."""

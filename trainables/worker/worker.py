@@ -45,7 +45,7 @@ def work(config: dict[str, Any], runner_class: type[TrialRunner] | None = None) 
     files = cached_on_node(settings.files, get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
-    if ray.get(registry.register_worker.remote(gang, run, group, me.current_actor, me.get_node_id())):
+    if ray.get(registry.register_worker.remote(gang, run, group, [ray.put(me.current_actor)], me.get_node_id())):
         runner = (runner_class or TrialRunner)(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))
         try:
             GangMember(registry, gang, runner).work()

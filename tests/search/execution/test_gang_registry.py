@@ -48,7 +48,7 @@ class World:
             await found.register_gang(f"g{number}", [self], "head", f"gang-{number}")
             await found.assign(f"g{number}", SEGMENT)
             if number < up:
-                await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", "w", f"node-{number}")
+                await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", ["w"], f"node-{number}")
         return found
 
 
@@ -162,10 +162,10 @@ async def test_only_the_next_workers_are_synchronous(world):
 async def test_late_workers_are_refused_and_their_groups_removed(world):
     found = await world.enter(1)
     await found.restart("g0", "gang-7")
-    assert not await found.register_worker("g0", "gang-0", "group-0", "worker", "node-0")
-    assert await found.register_worker("g0", "gang-7", "group-7", "worker", "node-7")
+    assert not await found.register_worker("g0", "gang-0", "group-0", ["worker"], "node-0")
+    assert await found.register_worker("g0", "gang-7", "group-7", ["worker"], "node-7")
     await found.unregister_gang("g0")
-    assert not await found.register_worker("g0", "gang-7", "group-8", "worker", "node-7")
+    assert not await found.register_worker("g0", "gang-7", "group-8", ["worker"], "node-7")
     assert world.removed == ["group-0", "group-7", "group-8"]
 
 
