@@ -79,16 +79,21 @@ def _get_schedule_state(scheduler: Any) -> dict[str, Any]:
 def _adapt_optimizer(saved: Mapping[str, Any], own: Mapping[str, Any], built: Mapping[str, Any]) -> dict[str, Any]:
     if own["kind"] != built["kind"]:
         return {"state": {}, "param_groups": own["param_groups"]}
-    references = [*zip(own["param_groups"], built["param_groups"], strict=True)]
     groups = []
-    for number, group in enumerate(saved["param_groups"]):
-        is_built = number < len(references)
-        # A group that training added follows the first one, since this trial has none like it yet.
-        mine, theirs = references[number if is_built else 0]
-        settings = mine if is_built else _merge_states(group, mine, theirs)
+    pairs = _pair_groups(own["param_groups"], built["param_groups"], len(saved["param_groups"]))
+    for number, (group, (mine, theirs)) in enumerate(zip(saved["param_groups"], pairs, strict=True)):
+        settings = mine
+        if number >= len(built["param_groups"]):  # training added it
+            settings = {key: _merge_states(value, mine.get(key), theirs.get(key)) for key, value in group.items()}
         lr = _scale_lr(group["lr"], _get_initial_lr(mine), _get_initial_lr(theirs))
         groups.append({**settings, "params": group["params"], "lr": lr})
     return {"state": saved["state"], "param_groups": groups}
+
+
+def _pair_groups(own: list[Any], built: list[Any], count: int) -> list[tuple[Any, Any]]:
+    """Pair what `count` groups have in both trials. Groups that training added are paired as the first one."""
+    pairs = [*zip(own, built, strict=True)]
+    return pairs + pairs[:1] * (count - len(pairs))
 
 
 def _adapt_schedules(saved: list[Any], own: list[Any], built: list[Any]) -> list[Any]:
@@ -105,8 +110,8 @@ def _merge_states(saved: Any, own: Any, built: Any) -> Any:
     if all(isinstance(part, dict) for part in parts) and saved.keys() == own.keys() == built.keys():
         merged = {key: _merge_states(saved[key], own[key], built[key]) for key in saved}
         if "base_lrs" in saved and "_last_lr" in saved:
-            rates = zip(saved["_last_lr"], own["base_lrs"], built["base_lrs"], strict=True)
-            merged["_last_lr"] = [_scale_lr(*rate) for rate in rates]
+            pairs = _pair_groups(own["base_lrs"], built["base_lrs"], len(saved["_last_lr"]))
+            merged["_last_lr"] = [_scale_lr(lr, *pair) for lr, pair in zip(saved["_last_lr"], pairs, strict=True)]
         return merged
     if all(isinstance(part, list) for part in parts) and len(saved) == len(own) == len(built):
         return [_merge_states(*items) for items in zip(*parts, strict=True)]

@@ -101,14 +101,15 @@ def test_nested_schedules_keep_their_place_and_own_settings(train):
 
 
 class Unfreezing(Regression):
-    """Trains its first layer, too, from the second epoch on."""
+    """Trains its first layer, too, from the second epoch on. It has a schedule if it accumulates."""
 
     def build(self) -> None:
         super().build()
         layers = self.modules["model"]
         settings = {"lr": self.config.lr, "weight_decay": self.config.dropout}
         self.optimizers["adam"] = torch.optim.AdamW(layers[1:].parameters(), **settings)
-        self.schedulers = []
+        schedule = torch.optim.lr_scheduler.StepLR(self.optimizers["adam"], step_size=1000)
+        self.schedulers = [schedule] * (self.config.accumulation > 1)
         self.added = {"params": [*layers[0].parameters()], **settings, "lr": 0.1 * self.config.lr}
         layers[0].requires_grad_(False)
 
@@ -127,15 +128,18 @@ class Unfreezing(Regression):
         super().load_state_dict(state)
 
 
-def test_group_that_training_added_is_copied_with_own_settings(train):
-    saved = train(Unfreezing, lr=1e-2, dropout=0.1)
-    copy = copy_trial(saved, Unfreezing, lr=3e-2, dropout=0.2)
+@pytest.mark.parametrize("accumulation", [1, 2], ids=["constant", "schedule"])
+def test_group_that_training_added_is_copied_with_own_settings(train, accumulation):
+    saved = train(Unfreezing, lr=1e-2, dropout=0.1, accumulation=accumulation)
+    copy = copy_trial(saved, Unfreezing, lr=3e-2, dropout=0.2, accumulation=accumulation)
     groups = copy.task.optimizers["adam"].param_groups
     assert [each["lr"] for each in groups] == pytest.approx([3e-2, 3e-3])
     assert [each["weight_decay"] for each in groups] == [0.2, 0.2]
     assert identical(
         copy.task.optimizers["adam"].state_dict()["state"], saved["updaters"]["train"]["optimizers"]["adam"]["state"]
     )
+    for schedule in copy.task.schedulers:
+        assert schedule.get_last_lr() == pytest.approx([3e-2, 3e-3])
     copy.run_epoch()
 
 
