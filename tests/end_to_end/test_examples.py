@@ -148,6 +148,7 @@ def test_task_of_an_example_gets_better(task):
 def test_command_of_an_example_is_searched(file, make_cli):
     need(file.stem)
     cli = make_cli(file.stem)
+    cli.has_preflight = True
     (cli.folder / "examples").symlink_to(EXAMPLES)
     cli.env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "WANDB_MODE": "offline"}
     options = ["--trials", "2", "--concurrency", "1", "--scheduler", "none", "--set", "epochs=3", "--name", "one"]
