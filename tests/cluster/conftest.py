@@ -123,7 +123,7 @@ class Job:
         while not condition():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 pytest.fail(f"no {what} within {seconds} s ({self._process.poll()}):\n{self.text()[-6000:]}")
-            time.sleep(0.5)  # a look at a study in a bucket takes as long
+            time.sleep(0.5)  # some conditions read a whole study from a bucket
 
     def wait(self, seconds: float = LONGEST_S) -> str:
         """All of it, once the job has ended."""

@@ -28,7 +28,7 @@ class World:
         """Stand in for a reference to the gang's actor, which it resolves to."""
         self.resolved += 1
         return self.actor
-        yield
+        yield  # never, but it makes this a generator, as Python asks for
 
     def take_snapshot(self, job):
         self.loop.call_soon_threadsafe(self.taken.put_nowait, None)
