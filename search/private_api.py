@@ -24,7 +24,6 @@ NAMES = {
     "TrainController": f"{INTERNAL}.execution.controller:TrainController",
     "WorkerGroup": f"{INTERNAL}.execution.worker_group.worker_group:WorkerGroup",
     "get_env_vars_to_propagate": "ray.train.v2._internal.constants:get_env_vars_to_propagate",
-    "set_torch_environment": "ray.train.torch.config:_set_torch_distributed_env_vars",
     # Ray's cluster
     "InternalKVGcsServiceStub": "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
     "InternalKVGetRequest": "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",

@@ -49,7 +49,7 @@ LAYERS = [
         "trainables.precision",
         "trainables.trust",
     ),
-    ("trainables.private_api", "trainables.device_errors", "trainables.gpu_driver"),
+    ("trainables.private_api", "trainables.cuda", "trainables.device_errors", "trainables.gpu_driver"),
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.policy", "models.liquid.losses", "models.liquid.task_stream"),
     ("models.arc.programs", "models.arc.prompt", "models.liquid.continual", "models.liquid.network"),

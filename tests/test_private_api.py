@@ -18,7 +18,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import create_trial
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import placement_group
 
 from searchlight.search import private_api as of_search
@@ -46,6 +46,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "init_grpc_channel": ("address", "options", "asynchronous"),
     "set_torch_environment": (),
     "set_train_fn_utils": ("train_fn_utils",),
+    "shut_down_torch": ("destroy_process_group",),
     "shut_down_workers": ("self",),
     "split_trials": ("study", "trials", "n_below"),
 }
@@ -138,8 +139,7 @@ MEMBERS = [
     (threading, "_register_atexit", ("func",)),
     (TPESampler, "_sample", ("self", "study", "trial", "search_space")),
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
-    (TorchTrainer, "_create_default_callbacks", ("self",)),
-    (TorchConfig().backend_cls, "on_start", ("self", "worker_group", "backend_config")),
+    (DataParallelTrainer, "_create_default_callbacks", ("self",)),
     (of_search.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
     (
         sys.modules[placement_group.__module__],

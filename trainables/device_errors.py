@@ -5,7 +5,6 @@ import re
 
 import torch
 
-SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING"  # CUDA's variable: "1" makes each launch of a kernel wait for its end
 # As the allocators, the libraries of CUDA, NCCL and Triton write it.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|_ALLOC(ATION)?_FAILED|failed to cuda (host )?(malloc|calloc|alloc)",

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone need not
 from benchmarks.gpu.claims import create_device_parser, make_claim, print_claims, skip_claim
 from benchmarks.recording import Row
 from searchlight.trainables.context import Context
-from searchlight.trainables.device_errors import SYNCHRONOUS
+from searchlight.trainables.cuda import SYNCHRONOUS
 from searchlight.trainables.worker.messages import (
     EpochReport,
     Migration,

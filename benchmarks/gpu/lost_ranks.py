@@ -27,7 +27,7 @@ from benchmarks.gpu.claims import create_device_parser, make_claim, print_claims
 from benchmarks.gpu.device_tasks import DeviceTask
 from benchmarks.recording import Row
 from searchlight.trainables.context import Context
-from searchlight.trainables.context.context import GPU_BACKEND
+from searchlight.trainables.cuda import GPU_BACKEND
 from searchlight.trainables.worker.endings import is_lost_peer
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, WorkerSettings
 from searchlight.trainables.worker.trial_runner import TrialRunner

@@ -1,11 +1,15 @@
 """Ray Train's trainer of a gang: the placement of its workers, and Ray's callbacks."""
 
 import asyncio
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import placement_group
 
 from searchlight.search.execution.controller_settings import CONTROLLER_VARIABLES
@@ -17,16 +21,19 @@ from searchlight.search.private_api import (
     TrainController,
     WorkerGroup,
     get_env_vars_to_propagate,
-    set_torch_environment,
 )
-from searchlight.trainables.context.context import GPU_BACKEND
-from searchlight.trainables.device_errors import SYNCHRONOUS
+from searchlight.trainables.cuda import GPU_BACKEND, SYNCHRONOUS
 from searchlight.trainables.ports import LOOPBACK, find_free_ports
 from searchlight.trainables.private_api import get_ray_train_session_dir
+from searchlight.trainables.worker.entry import work
 from searchlight.trainables.worker.messages import GangSettings
-from searchlight.trainables.worker.process_group import join_group, open_store
+from searchlight.trainables.worker.process_group import join_group, leave_group, open_store, set_environment
+
+logger = logging.getLogger(__name__)
 
 CALL_S = 60.0  # timeout of calls to the registry
+GROUP_S = 1800.0  # limit of a collective operation, as in Ray
+LEAVE_S = 30.0  # how long workers may take to leave their process group, as in Ray
 ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
 # Each starts a process for every gang. Ray Data is not used here. The cleaner needs the dashboard and a single
 # Ray on the host; the registry removes placement groups instead.
@@ -85,15 +92,16 @@ class GangController(TrainController):  # type: ignore[misc]
     worker_group_cls = PlacedWorkerGroup
 
 
-class GangTrainer(TorchTrainer):
-    """A TorchTrainer with workers in a placement group of ours, and without the UNUSED callbacks.
+class GangTrainer(DataParallelTrainer):
+    """Ray's TorchTrainer with workers in a placement group of ours, and without the UNUSED callbacks.
 
     Its controller runs in this process. Ray would start another process for it first, whose imports take as long as
-    those of a worker.
+    those of a worker. It is no subclass of TorchTrainer, because importing that imports torch. That takes seconds
+    and hundreds of MiB in each gang, and only workers need it.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
-        callbacks = super()._create_default_callbacks()  # type: ignore[misc]  # Train's v2, chosen at run time
+        callbacks = super()._create_default_callbacks()
         return [callback for callback in callbacks if not isinstance(callback, UNUSED)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
@@ -102,34 +110,48 @@ class GangTrainer(TorchTrainer):
         return controller.get_result()
 
 
-class GangBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray's backend, whose name is private
-    """The torch backend of Ray Train, whose store listens only where the workers of the gang need it."""
+class TorchBackend(Backend):
+    """Ray Train's backend for torch, whose store listens only where the workers of the gang need it."""
 
-    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+    share_cuda_visible_devices = True  # NCCL needs to see the GPUs of all ranks on a node
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
         """Create the process group of all workers, as Ray does before they train."""
-        has_gpus = worker_group.get_resources_per_worker().get("GPU", 0) > 0
-        backend = backend_config.backend or (GPU_BACKEND if has_gpus else "gloo")
         nodes = [worker.metadata for worker in worker_group.get_workers()]
         host = LOOPBACK if len({node.node_id for node in nodes}) == 1 else nodes[0].node_ip
-        timeout_s = backend_config.timeout_s
         if len(nodes) > 1:
-            port = worker_group.execute_single(0, open_store, host, timeout_s)
+            port = worker_group.execute_single(0, open_store, host, GROUP_S)
         else:
             port = worker_group.execute_single(0, find_free_ports)[0]
-        worker_group.execute(set_torch_environment)
+        worker_group.execute(set_environment)
+        group = (backend_config.process_group, host, port)
         joining = [
-            worker_group.execute_single_async(rank, join_group, backend, host, port, rank, len(nodes), timeout_s)
+            worker_group.execute_single_async(rank, join_group, *group, rank, len(nodes), GROUP_S)
             for rank in range(len(nodes))
         ]
         ray.get(joining)
 
+    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+        """Destroy the process group, as Ray does before it ends the workers."""
+        try:
+            ray.get(worker_group.execute_async(leave_group, len(worker_group)), timeout=LEAVE_S)
+        except GetTimeoutError:
+            logger.warning("The workers did not leave their process group within %.0f s.", LEAVE_S)
 
-class GangTorchConfig(TorchConfig):
-    """The settings of a GangBackend."""
+
+@dataclass
+class TorchBackendConfig(BackendConfig):
+    """The settings of a TorchBackend.
+
+    Attributes:
+        process_group: The backend of `torch.distributed`, such as "gloo".
+    """
+
+    process_group: str
 
     @property
-    def backend_cls(self) -> type[GangBackend]:
-        return GangBackend
+    def backend_cls(self) -> type[TorchBackend]:
+        return TorchBackend
 
 
 def train(settings: GangSettings, gang: str, run: str) -> None:
@@ -138,19 +160,15 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
     Raises:
         Exception: The error that ended the workers.
     """
-    if settings.worker.command:
-        from searchlight.trainables.worker.command_runner import work_on_command as work
-    elif settings.worker.objective:
-        from searchlight.trainables.worker.train_function import work_on_function as work
-    else:
-        from searchlight.trainables.worker.worker import work
+    has_gpus = settings.resources.get("GPU", 0) > 0
+    uses_gpus = has_gpus and not settings.worker.rehearsal and not settings.worker.command
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        torch_config=GangTorchConfig(backend="gloo" if settings.worker.rehearsal or settings.worker.command else None),
+        backend_config=TorchBackendConfig(GPU_BACKEND if uses_gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
-            use_gpu=settings.resources.get("GPU", 0) > 0,
+            use_gpu=has_gpus,
             resources_per_worker=settings.resources,
             placement_strategy=settings.placement.upper(),
         ),

@@ -14,14 +14,13 @@ import torch.distributed as dist
 from searchlight.trainables import private_api
 from searchlight.trainables.context import rng
 from searchlight.trainables.context.cache import Cache
+from searchlight.trainables.cuda import GPU_BACKEND
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 Value = TypeVar("Value")
-# Objects, flags and tensors of the host go over gloo, so that no rank waits for its GPU to exchange them.
-GPU_BACKEND = "cpu:gloo,cuda:nccl"
 # The contexts that use a process group of a single rank that one of them created.
 _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 

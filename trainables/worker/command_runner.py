@@ -23,14 +23,8 @@ from searchlight.trainables.worker.endings import build_interruption
 from searchlight.trainables.worker.messages import Infeasibility, SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
 from searchlight.trainables.worker.train_function import FunctionRunner
-from searchlight.trainables.worker.worker import work
 
 logger = logging.getLogger(__name__)
-
-
-def work_on_command(config: dict[str, Any]) -> None:
-    """Work as `worker.work` does, for a task that is a command."""
-    work(config, CommandRunner)
 
 
 class CommandRunner(FunctionRunner):

@@ -1,21 +1,35 @@
-"""The default process group of a gang's workers. A gang on one machine cannot be reached from another."""
+"""The default process group of a gang's workers. A gang on one machine cannot be reached from another.
+
+The functions import torch themselves, since the gang imports this module, too, and needs no torch.
+"""
 
 import os
 import socket
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import psutil
-import torch.distributed as dist
-from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
-_stores: list[Store] = []  # of the group that this process serves
+from searchlight.trainables import private_api
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+_stores: "list[Store]" = []  # of the group that this process serves
 
 
-def open_store(host: str, timeout_s: int) -> int:
+def set_environment() -> None:
+    """Set the variables of `torchrun` in a worker of Ray Train, such as RANK."""
+    private_api.set_torch_environment()
+
+
+def open_store(host: str, timeout_s: float) -> int:
     """Open the store of a group in its rank 0, which listens at the address `host` alone. Return its port.
 
     PyTorch would listen on all interfaces. Its store accepts any reader and writer, without a token.
     """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family)
     port: int = listener.getsockname()[1]
@@ -31,7 +45,7 @@ def open_store(host: str, timeout_s: int) -> int:
     return port
 
 
-def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout_s: int) -> None:
+def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout_s: float) -> None:
     """Create the default process group in a process of rank `rank`. Call it in all `size` processes.
 
     Args:
@@ -42,6 +56,9 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
         size: The number of ranks.
         timeout_s: The time limit of a collective operation, in seconds.
     """
+    import torch.distributed as dist
+    from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
+
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))  # libraries of users read them
     # Otherwise, Gloo listens at the address of the machine's name. On Debian that is a loopback address.
     if name := find_interface(host):
@@ -56,6 +73,11 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
     else:
         store = TCPStore(host, port, is_master=False, timeout=timeout)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def leave_group(size: int) -> None:
+    """Destroy the default process group of `size` ranks in one of them, and free the cache of its GPU."""
+    private_api.shut_down_torch(destroy_process_group=size > 1)
 
 
 def find_interface(host: str) -> str:

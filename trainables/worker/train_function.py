@@ -21,15 +21,9 @@ from searchlight.trainables.worker.messages import (
 )
 from searchlight.trainables.worker.session import Session
 from searchlight.trainables.worker.trial_runner import TrialRunner
-from searchlight.trainables.worker.worker import work
 
 # The variables of torchrun, which Ray Train sets, too. Scripts read them as a sign of several processes.
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-def work_on_function(config: dict[str, Any]) -> None:
-    """Work as `worker.work` does, for a task that is a function."""
-    work(config, FunctionRunner)
 
 
 class FunctionRunner(TrialRunner):

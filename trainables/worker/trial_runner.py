@@ -13,7 +13,8 @@ from typing import Any
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
-from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, probe_device
+from searchlight.trainables.cuda import SYNCHRONOUS
+from searchlight.trainables.device_errors import breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError, unwritable_errors
 from searchlight.trainables.isolation.determinism import reserve_workspace

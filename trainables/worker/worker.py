@@ -1,4 +1,4 @@
-"""The function that every TorchTrainer worker runs: it trains one segment of a trial after another."""
+"""A worker of a gang: it trains one segment of a trial after another."""
 
 import os
 import sys
@@ -26,12 +26,12 @@ from searchlight.trainables.worker.working_folder import WorkingFolder
 HEARTBEAT_S = 10.0  # interval without --stall-timeout: the default limit is half an hour
 
 
-def work(config: dict[str, Any], runner_class: type[TrialRunner] | None = None) -> None:
+def work(config: dict[str, Any], runner_class: type[TrialRunner]) -> None:
     """Run the segments of a gang on this rank until the gang ends or replaces this process.
 
     Args:
         config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
-        runner_class: Runs the segments. Default: TrialRunner, for a task class.
+        runner_class: Runs the segments.
     """
     enter_task_folder()
     registry, gang = config["registry"], config["gang"]
@@ -41,12 +41,14 @@ def work(config: dict[str, Any], runner_class: type[TrialRunner] | None = None) 
     os.environ["RAY_ADDRESS"] = me.gcs_address
     # The GPU of a command is its program's: a worker that touched it would take hundreds of MiB of its memory.
     device = torch.device("cpu") if settings.rehearsal or settings.command else ray.train.torch.get_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # as in a TorchTrainer
     limit_gpu_memory(device, settings.gpus / ranks.get_world_size())
     files = cached_on_node(settings.files, get_ray_train_session_dir())
     context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
     if ray.get(registry.register_worker.remote(gang, run, group, [ray.put(me.current_actor)], me.get_node_id())):
-        runner = (runner_class or TrialRunner)(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))
+        runner = runner_class(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))
         try:
             GangMember(registry, gang, runner).work()
         finally:

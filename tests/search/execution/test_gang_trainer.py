@@ -1,5 +1,7 @@
 """Test how the workers of a gang come to their process group and to their environment."""
 
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -7,19 +9,37 @@ import ray
 
 from searchlight.search.execution import gang_trainer
 from searchlight.search.execution.controller_settings import PLACE
-from searchlight.search.execution.gang_trainer import GangBackend, GangTorchConfig, PlacedWorkerGroup
+from searchlight.search.execution.gang_trainer import PlacedWorkerGroup, TorchBackend
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 
 
 @pytest.mark.parametrize(
-    ("gpus", "forced", "expected"), [(1, None, "cpu:gloo,cuda:nccl"), (0, None, "gloo"), (1, "gloo", "gloo")]
+    ("gpus", "options", "expected"),
+    [
+        (1, {}, "cpu:gloo,cuda:nccl"),
+        (0, {}, "gloo"),
+        (1, {"rehearsal": True}, "gloo"),
+        (1, {"command": CommandSettings(("train",), "", "", ("loss",))}, "gloo"),
+    ],
 )
-def test_group_of_gpu_workers_has_gloo_beside_nccl(monkeypatch, gpus, forced, expected):
+def test_group_of_gpu_workers_has_gloo_beside_nccl(monkeypatch, gpus, options, expected):
+    trainer = Mock()
+    monkeypatch.setattr(gang_trainer, "GangTrainer", trainer)
+    monkeypatch.setattr(gang_trainer, "get_ray_train_session_dir", lambda: "/session")
+    worker = WorkerSettings("task:Task", **options)
+    gang_trainer.train(GangSettings(2, {"CPU": 1, "GPU": gpus}, "pack", False, None, 3, worker), "gang", "run")
     monkeypatch.setattr(ray, "get", lambda calls: calls)
     group = Mock()
-    group.get_resources_per_worker.return_value = {"GPU": gpus}
     group.get_workers.return_value = [Mock(), Mock()]
-    GangBackend().on_start(group, GangTorchConfig(backend=forced))
+    TorchBackend().on_start(group, trainer.call_args.kwargs["backend_config"])
     assert [call.args[2] for call in group.execute_single_async.call_args_list] == [expected, expected]
+
+
+def test_gang_does_not_import_torch():
+    code = "import sys, searchlight.search.execution.gang, searchlight.search.execution.gang_trainer; "
+    code += "print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_environment_of_workers_has_what_the_run_adds(monkeypatch):

@@ -60,8 +60,8 @@ def test_interface_is_the_one_that_reaches_the_address():
 
 def test_gloo_uses_the_interface_of_the_gang_unless_the_user_names_one(monkeypatch):
     monkeypatch.setattr(process_group, "find_interface", {"10.0.0.1": "eth7"}.get)
-    monkeypatch.setattr(process_group.dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(process_group, "TCPStore", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "TCPStore", lambda *_, **__: None)
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # restored at the end
     for given in ("", "eth1"):

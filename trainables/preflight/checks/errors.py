@@ -2,7 +2,8 @@
 
 import os
 
-from searchlight.trainables.device_errors import SYNCHRONOUS, breaks_device, is_out_of_memory
+from searchlight.trainables.cuda import SYNCHRONOUS
+from searchlight.trainables.device_errors import breaks_device, is_out_of_memory
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.checks.structure import find_structure
 from searchlight.trainables.preflight.findings import (
