@@ -66,7 +66,12 @@ METHODS = {
         "get_workers",
     ),
     "async_compile": ("pool",),
-    "cluster_state": ("available_resources_per_node", "get_draining_nodes", "get_max_resources_from_cluster_config"),
+    "cluster_state": (
+        "actor_table",
+        "available_resources_per_node",
+        "get_draining_nodes",
+        "get_max_resources_from_cluster_config",
+    ),
     "device_contexts": ("CURRENT_DEVICE",),
     "dynamo_config": ("fail_on_recompile_limit_hit", "get_config_copy", "load_config"),
     "functorch": ("get_unwrapped", "is_functorch_wrapped_tensor"),

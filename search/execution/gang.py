@@ -122,10 +122,10 @@ class GangRunner:
         self._over = ""
         self._are_killed = False  # the present workers, which do not answer
 
-    def start(self, actor: "ray.ObjectRef[Any]", node: str) -> None:
-        """Register the gang on `node`, and start its workers. `actor` refers to the handle of the gang's actor."""
+    def start(self, actor: str, node: str) -> None:
+        """Register the gang, whose actor has the identifier `actor`, on `node`, and start its workers."""
         run = self._create_run_name()
-        self._registry.call(Registry.register_gang, [actor], node, run)
+        self._registry.call(Registry.register_gang, actor, node, run)
         self._workers = self._start_workers(run, False)
 
     def begin(self, segment: SegmentAssignment) -> None:
@@ -274,7 +274,7 @@ class Gang(tune.Trainable):
         registry = RegistryClient(self.settings.registry, self.name)
         self._runner = GangRunner(self.name, self.settings, place_s, registry, self._start_workers)
         self._runner.begin(config["segment"])
-        self._runner.start(ray.put(me.current_actor), me.get_node_id())
+        self._runner.start(str(me.get_actor_id()), me.get_node_id())
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.begin(new_config["segment"])

@@ -9,10 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from searchlight.search.execution.cluster.snapshot import ClusterSnapshot, fullest_fitting_node, take_snapshot
+from searchlight.search.execution.cluster.snapshot import (
+    ClusterSnapshot,
+    fullest_fitting_node,
+    has_died,
+    take_snapshot,
+)
 from searchlight.search.execution.mailbox import Mailbox
 from searchlight.trainables.worker.messages import (
     Delivery,
@@ -26,9 +31,8 @@ from searchlight.trainables.worker.messages import (
 logger = logging.getLogger(__name__)
 POLL_S = 1.0  # interval of the polls of a gang, if there are few
 POLLS_PER_S = 200.0  # of all gangs together, since each takes a millisecond of this one process
-QUIET = 1.5  # times that interval: a gang that was silent for so long is checked
-WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are freed after both times
-LOOK_S = 1.0  # interval of cluster snapshots
+QUIET = 1.5  # times that interval: a gang that was silent for so long is looked up
+LOOK_S = 1.0  # interval of cluster snapshots; the resources of a killed gang are freed after both times
 STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
 STALL_EPOCHS = 10  # the same in times of the longest epoch of the search
 AUDITS = 2  # a task whose audit ends its workers must not lose more of them
@@ -41,6 +45,7 @@ class GangEntry:
     """A running gang.
 
     Attributes:
+        actor: The identifier of its actor, in hexadecimal digits.
         node: The node of its actor.
         run: The name of its present workers' placement group.
         group: The placement group of its `workers`, which are references to their actors, or None while they start.
@@ -53,6 +58,7 @@ class GangEntry:
             reports.
     """
 
+    actor: str
     node: str
     run: str
     mailbox: Mailbox = field(default_factory=Mailbox)
@@ -93,16 +99,11 @@ class Registry:
         self._longest_epoch_s = 0.0
         self._audit: asyncio.Future[dict[str, Any] | None] | None = None
 
-    async def register_gang(self, gang: str, actors: "list[ray.ObjectRef[Any]]", node: str, run: str) -> None:
-        """Add a gang on `node`, whose workers' placement group is named `run`.
-
-        Args:
-            actors: A reference to the gang's actor, which the gang owns. Only a list keeps Ray from resolving it.
-        """
-        self._gangs[gang] = GangEntry(node, run)
+    async def register_gang(self, gang: str, actor: str, node: str, run: str) -> None:
+        """Add a gang with the identifier of its actor on `node`, whose workers' placement group is named `run`."""
+        self._gangs[gang] = GangEntry(actor, node, run)
         if not self._tasks:
             self._start_task(self._poll_cluster())
-        self._start_task(self._watch(gang, actors[0]))
 
     async def choose_node(self, gang: str) -> str:
         """Return the fullest node with room for all workers of `gang`, or ""."""
@@ -121,7 +122,9 @@ class Registry:
         If the worker's controller was killed, other workers replace it, and no segment must be trained twice.
 
         Args:
-            workers: A reference to the worker's actor, as in `register_gang`.
+            workers: A reference to the worker's actor, which the worker owns. It is resolved only to kill the worker,
+                since an actor's handle comes with the modules of its class: Ray Train takes seconds to import. Only a
+                list keeps Ray from resolving it.
         """
         entry = self._gangs.get(gang)
         if entry is None or entry.run != run:
@@ -316,23 +319,15 @@ class Registry:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self, gang: str, actor: "ray.ObjectRef[Any]") -> None:
-        """Remove `gang` and its resources after its actor has died.
+    async def _unregister_dead_gangs(self) -> None:
+        """Remove gangs whose actors have died, and their resources.
 
-        Only silent actors are checked, since one process cannot check a thousand per second. Only then is the reference
-        resolved, since an actor's handle comes with the modules of its class: Tune takes seconds to import.
+        Only silent ones are looked up, since one process cannot look up a thousand per second.
         """
-        while gang in self._gangs:
-            if time.monotonic() - self._gangs[gang].heard_at < QUIET * self._poll_interval_s:
-                await asyncio.sleep(WATCH_S)
-                continue
-            try:
-                await (await actor).__ray_ready__.remote()
-            except ActorUnavailableError:  # temporarily
-                pass
-            except RayError:  # it died; out of memory is not a RayActorError
+        since = time.monotonic() - QUIET * self._poll_interval_s
+        for gang, actor in [(name, entry.actor) for name, entry in self._gangs.items() if entry.heard_at < since]:
+            if await asyncio.to_thread(has_died, actor):
                 await self.unregister_gang(gang)
-            await asyncio.sleep(WATCH_S)
 
     async def _poll_cluster(self) -> None:
         job = ray.get_runtime_context().get_job_id()
@@ -344,6 +339,7 @@ class Registry:
                     self._remove_stale_groups, frozenset(entry.run for entry in self._gangs.values())
                 )
                 self._request_migrations()
+                await self._unregister_dead_gangs()
             except Exception:  # Ray raises various types if its head is busy
                 logger.exception("the cluster cannot be queried")
             await asyncio.sleep(LOOK_S)

@@ -1,5 +1,6 @@
 """The audit of a task: all its parts in turn, in one process, within a time limit."""
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -101,8 +102,8 @@ class AuditResult:
         return has_errors(self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {"schema": 1, **asdict(self), "has_errors": self.has_errors}
+        """Return everything as plain values, so that a process which reads them imports nothing for them."""
+        return {"schema": 1, **json.loads(json.dumps(asdict(self))), "has_errors": self.has_errors}
 
 
 class Audit:

@@ -43,6 +43,11 @@ def take_snapshot(job: str) -> ClusterSnapshot:
     return ClusterSnapshot(groups, total, {node: free.get(node, {}) for node in stay}, going)
 
 
+def has_died(actor: str) -> bool:
+    """Return whether the actor with this identifier in hexadecimal digits has ended for good. Query Ray."""
+    return bool(private_api.cluster_state.actor_table(actor).get("State") == "DEAD")
+
+
 def fullest_fitting_node(nodes: ClusterSnapshot, need: Amounts, taken: Mapping[str, int]) -> str:
     """Return the node with room for `need` that has the least left, or "".
 

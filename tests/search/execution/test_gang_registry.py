@@ -17,22 +17,19 @@ SEGMENT = SegmentAssignment(0, {}, 0, 3, "folder", "a")
 
 
 class World:
-    """Stands in for Ray: what is looked at, which placement groups were removed, a gang's actor that lives for ever."""
+    """Stands in for Ray: what is looked at, which placement groups were removed, and which actors are dead."""
 
     def __init__(self):
         self.look, self.removed = ClusterSnapshot(), []
-        self.actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: asyncio.Event().wait()))
-        self.resolved = 0
-
-    def __await__(self):
-        """Stand in for a reference to the gang's actor, which it resolves to."""
-        self.resolved += 1
-        return self.actor
-        yield  # never, but it makes this a generator, as Python asks for
+        self.dead, self.looked_up = set(), set()
 
     def take_snapshot(self, job):
         self.loop.call_soon_threadsafe(self.taken.put_nowait, None)
         return self.look
+
+    def has_died(self, actor):
+        self.looked_up.add(actor)
+        return actor in self.dead
 
     async def see(self, **look):
         """Wait until the registry has seen `look`."""
@@ -45,7 +42,7 @@ class World:
         self.loop, self.taken = asyncio.get_running_loop(), asyncio.Queue()
         found = Registry({"CPU": 1.0})
         for number in range(gangs):
-            await found.register_gang(f"g{number}", [self], "head", f"gang-{number}")
+            await found.register_gang(f"g{number}", f"actor-{number}", "head", f"gang-{number}")
             await found.assign(f"g{number}", SEGMENT)
             if number < up:
                 await found.register_worker(f"g{number}", f"gang-{number}", f"group-{number}", ["w"], f"node-{number}")
@@ -56,6 +53,7 @@ class World:
 def world(monkeypatch):
     made = World()
     monkeypatch.setattr(module, "take_snapshot", made.take_snapshot)
+    monkeypatch.setattr(module, "has_died", made.has_died)
     monkeypatch.setattr(module, "LOOK_S", 0.001)
     monkeypatch.setattr(module, "SURPLUS_S", 0.0)
     monkeypatch.setattr(module, "remove_placement_group", made.removed.append)
@@ -74,14 +72,16 @@ def pending(*numbers):
 
 
 @asynchronous
-async def test_actor_of_a_gang_is_resolved_only_once_it_is_silent(world, monkeypatch):
-    monkeypatch.setattr(module, "WATCH_S", 0.0)
-    await world.enter(2)
+async def test_gang_is_removed_only_once_it_is_silent_and_dead(world, monkeypatch):
+    found = await world.enter(3, up=1)
+    world.dead = {"actor-0", "actor-1"}
     await world.see()
-    assert world.resolved == 0
+    assert (world.looked_up, world.removed) == (set(), [])
     monkeypatch.setattr(module, "QUIET", 0.0)
     await world.see()
-    assert world.resolved == 2
+    assert world.looked_up == {"actor-0", "actor-1", "actor-2"}
+    assert world.removed == ["group-0"]
+    assert len((await found.statuses())[0]) == 1
 
 
 @asynchronous
