@@ -19,7 +19,12 @@ from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError, unwritable_errors
 from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.process import ProcessSnapshot
-from searchlight.trainables.isolation.resource_leaks import Memory, allocate_workspaces, end_data_loaders
+from searchlight.trainables.isolation.resource_leaks import (
+    Memory,
+    ResourceLeaks,
+    allocate_workspaces,
+    end_data_loaders,
+)
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.registry import find_user_frame, load_class
@@ -99,9 +104,11 @@ class TrialRunner:
         self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
         self._build: Callable[..., object] | None = None  # of the task's class
         self._trials = 0
-        if settings.command is None:  # a program has its own settings
+        if settings.command is None:
             reserve_workspace()  # before the first trial, since any may be deterministic
-        self._process = ProcessSnapshot(settings.task)
+            self._restore = ProcessSnapshot(settings.task).restore
+        else:  # A program has settings of its own. Those of this process would take seconds to read.
+            self._restore = ResourceLeaks().find
         self._memory = Memory(MEMORY_GROWTH_GIB)
         self._thread = threading.get_ident()
 
@@ -223,7 +230,7 @@ class TrialRunner:
         self.context.cache_store.drop_changed()
         if broken := self._probe_device():
             self.recycle_reason = broken
-        elif left := self._process.restore():
+        elif left := self._restore():
             self.recycle_reason = self.recycle_reason or left
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
@@ -360,7 +367,7 @@ class TrialRunner:
             self.recycle_reason = broken
             return
         self.context.cache_store.drop_changed()
-        left = self._process.restore()
+        left = self._restore()
         grown = self._memory.describe_growth(self._trials, self.context.cache_store.get_size)
         if not self.recycle_reason:
             self.recycle_reason = left or grown or self._check_trial_limit()
