@@ -1,6 +1,7 @@
 """Runs the segments of trials on one rank."""
 
 import contextlib
+import gc
 import logging
 import os
 import threading
@@ -75,6 +76,7 @@ class TrialRunner:
         halted_turn: The last turn whose trial must stop, although the search goes on.
         migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
         kept: What the storage takes of a trial, for messages.
+        restore_process: Undoes what a trial changed in this process. Returns why the process must be replaced, or "".
         is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
 
@@ -106,9 +108,10 @@ class TrialRunner:
         self._trials = 0
         if settings.command is None:
             reserve_workspace()  # before the first trial, since any may be deterministic
-            self._restore = ProcessSnapshot(settings.task).restore
+            self.restore_process = ProcessSnapshot(settings.task).restore
         else:  # A program has settings of its own. Those of this process would take seconds to read.
-            self._restore = ResourceLeaks().find
+            gc.freeze()  # the collector, and the search for open sockets, then ignore all that was imported
+            self.restore_process = ResourceLeaks().find
         self._memory = Memory(MEMORY_GROWTH_GIB)
         self._thread = threading.get_ident()
 
@@ -230,7 +233,7 @@ class TrialRunner:
         self.context.cache_store.drop_changed()
         if broken := self._probe_device():
             self.recycle_reason = broken
-        elif left := self._restore():
+        elif left := self.restore_process():
             self.recycle_reason = self.recycle_reason or left
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
@@ -367,7 +370,7 @@ class TrialRunner:
             self.recycle_reason = broken
             return
         self.context.cache_store.drop_changed()
-        left = self._restore()
+        left = self.restore_process()
         grown = self._memory.describe_growth(self._trials, self.context.cache_store.get_size)
         if not self.recycle_reason:
             self.recycle_reason = left or grown or self._check_trial_limit()
