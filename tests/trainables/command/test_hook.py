@@ -198,3 +198,18 @@ def test_hook_hides_no_module_of_the_user(tmp_path):
 def test_hook_has_the_syntax_of_python_3_8():
     for file in HOOK.glob("*.py"):
         ast.parse(file.read_text(), feature_version=(3, 8))
+
+
+def test_lines_of_several_processes_do_not_mix(tmp_path):
+    text = """
+import subprocess, sys
+if len(sys.argv) == 1:
+    ranks = [subprocess.Popen([sys.executable, __file__, str(rank)]) for rank in range(2)]
+    sys.exit(sum(rank.wait() for rank in ranks))
+for step in range(2000):
+    print("step", step, "of rank", sys.argv[1])
+"""
+    outcome = run_program(tmp_path, text)
+    assert outcome.code == 0
+    expected = [f"step {step} of rank {rank}" for rank in range(2) for step in range(2000)]
+    assert sorted(outcome.output.splitlines()) == sorted(expected)

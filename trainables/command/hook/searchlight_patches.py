@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import io
 import os
 import signal
 import sys
@@ -34,6 +35,17 @@ def install() -> None:
     hook.get_connection().greeting = describe_process
     atexit.register(say_modules)
     attempt(answer)
+    attempt(print_whole_lines)
+
+
+def print_whole_lines() -> None:
+    """Let Python write whole lines, as to a terminal. With PYTHONUNBUFFERED, `print` writes its arguments one by one.
+
+    Several processes of a program print to one pipe, for example ranks. The parts of their lines would mix there.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def attempt(action: Callable[..., Any], *arguments: Any, **options: Any) -> None:
