@@ -181,7 +181,7 @@ def test_output_is_read_on_if_its_file_takes_none(tmp_path, number):
 RANKS = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("rank", os.getpid(), flush=True)
+os.write(1, b"rank %d\\n" % os.getpid())  # at once: with PYTHONUNBUFFERED, print writes in parts, and ranks mix
 time.sleep(600)
 """
 
@@ -192,11 +192,11 @@ def test_ranks_that_outlive_torchrun_are_ended_after(is_killed, tmp_path):
     (tmp_path / "train.py").write_text(RANKS)
     lines: queue.Queue[str] = queue.Queue()
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
-    environment = {**os.environ, MARK: "torchrun", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, MARK: str(tmp_path), "OMP_NUM_THREADS": "1"}
     launcher = start_process(words, environment, tmp_path, tmp_path / "output.txt", lines.put, SHORT_S)
     ranks: list[psutil.Process] = []
     while len(ranks) < 2:
-        line = lines.get()
+        line = lines.get(timeout=LONG_S)
         ranks += [psutil.Process(int(line.split()[1]))] if line.startswith("rank ") else []
     assert {os.getpgid(rank.pid) for rank in ranks} - {launcher.pid}, "they have left its group"
     if is_killed:
@@ -206,4 +206,4 @@ def test_ranks_that_outlive_torchrun_are_ended_after(is_killed, tmp_path):
     else:
         launcher.stop()
     assert not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks)
-    assert list_processes(launcher.pid, "torchrun") == []
+    assert list_processes(launcher.pid, str(tmp_path)) == []
