@@ -1,4 +1,4 @@
-"""A gang: TorchTrainer workers that train several trials, run by one of Tune's actors."""
+"""A gang: workers of Ray Train that train several trials, run by one of Tune's actors."""
 
 import math
 import os
