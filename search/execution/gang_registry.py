@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0  # interval of the polls of a gang, if there are few
 POLLS_PER_S = 200.0  # of all gangs together, since each takes a millisecond of this one process
 QUIET = 1.5  # times that interval: a gang that was silent for so long is looked up
-LOOK_S = 1.0  # interval of cluster snapshots; the resources of a killed gang are freed after both times
+WATCH_S = 1.0  # interval of these checks; the resources of a killed gang are freed after both times
+LOOK_S = 1.0  # interval of cluster snapshots
 STALL_S = 1800.0  # the shortest time without progress after which a trial is stalled by default
 STALL_EPOCHS = 10  # the same in times of the longest epoch of the search
 AUDITS = 2  # a task whose audit ends its workers must not lose more of them
@@ -104,6 +105,7 @@ class Registry:
         self._gangs[gang] = GangEntry(actor, node, run)
         if not self._tasks:
             self._start_task(self._poll_cluster())
+            self._start_task(self._remove_dead_gangs())
 
     async def choose_node(self, gang: str) -> str:
         """Return the fullest node with room for all workers of `gang`, or ""."""
@@ -319,15 +321,24 @@ class Registry:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _unregister_dead_gangs(self) -> None:
+    async def _remove_dead_gangs(self) -> None:
         """Remove gangs whose actors have died, and their resources.
 
         Only silent ones are looked up, since one process cannot look up a thousand per second.
         """
-        since = time.monotonic() - QUIET * self._poll_interval_s
-        for gang, actor in [(name, entry.actor) for name, entry in self._gangs.items() if entry.heard_at < since]:
-            if await asyncio.to_thread(has_died, actor):
-                await self.unregister_gang(gang)
+        while True:
+            since = time.monotonic() - QUIET * self._poll_interval_s
+            for gang, entry in [*self._gangs.items()]:
+                if entry.heard_at >= since:
+                    continue
+                try:
+                    is_dead = await asyncio.to_thread(has_died, entry.actor)
+                except Exception:  # Ray raises various types if its head is busy
+                    logger.exception("%s cannot be looked up", gang)
+                    break
+                if is_dead and self._gangs.get(gang) is entry:
+                    await self.unregister_gang(gang)
+            await asyncio.sleep(WATCH_S)
 
     async def _poll_cluster(self) -> None:
         job = ray.get_runtime_context().get_job_id()
@@ -339,7 +350,6 @@ class Registry:
                     self._remove_stale_groups, frozenset(entry.run for entry in self._gangs.values())
                 )
                 self._request_migrations()
-                await self._unregister_dead_gangs()
             except Exception:  # Ray raises various types if its head is busy
                 logger.exception("the cluster cannot be queried")
             await asyncio.sleep(LOOK_S)

@@ -138,8 +138,8 @@ class TaskConfig(ConfigPart):
     micro_batch_field: ClassVar[str] = ""
 
     precision: PrecisionName = searchable(
-        Precision.FP32.value,  # a plain string, since processes that import no torch receive it, too
-        choices=[mode.value for mode in Precision],
+        Precision.FP32,
+        choices=list(Precision),
         trust="none",  # no user wrote it
         description="format of the forward pass; auto: the best of the device",
     )

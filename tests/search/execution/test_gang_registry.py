@@ -21,14 +21,14 @@ class World:
 
     def __init__(self):
         self.look, self.removed = ClusterSnapshot(), []
-        self.dead, self.looked_up = set(), set()
+        self.dead, self.looked_up = set(), asyncio.Queue()
 
     def take_snapshot(self, job):
         self.loop.call_soon_threadsafe(self.taken.put_nowait, None)
         return self.look
 
     def has_died(self, actor):
-        self.looked_up.add(actor)
+        self.loop.call_soon_threadsafe(self.looked_up.put_nowait, actor)
         return actor in self.dead
 
     async def see(self, **look):
@@ -55,6 +55,7 @@ def world(monkeypatch):
     monkeypatch.setattr(module, "take_snapshot", made.take_snapshot)
     monkeypatch.setattr(module, "has_died", made.has_died)
     monkeypatch.setattr(module, "LOOK_S", 0.001)
+    monkeypatch.setattr(module, "WATCH_S", 0.001)
     monkeypatch.setattr(module, "SURPLUS_S", 0.0)
     monkeypatch.setattr(module, "remove_placement_group", made.removed.append)
     monkeypatch.setattr(module, "PlacementGroup", lambda identity: identity)
@@ -76,10 +77,10 @@ async def test_gang_is_removed_only_once_it_is_silent_and_dead(world, monkeypatc
     found = await world.enter(3, up=1)
     world.dead = {"actor-0", "actor-1"}
     await world.see()
-    assert (world.looked_up, world.removed) == (set(), [])
+    assert (world.looked_up.empty(), world.removed) == (True, [])
     monkeypatch.setattr(module, "QUIET", 0.0)
-    await world.see()
-    assert world.looked_up == {"actor-0", "actor-1", "actor-2"}
+    looked_up = [await world.looked_up.get() for _ in range(4)]
+    assert looked_up == ["actor-0", "actor-1", "actor-2", "actor-2"]
     assert world.removed == ["group-0"]
     assert len((await found.statuses())[0]) == 1
 

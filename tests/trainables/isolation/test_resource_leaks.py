@@ -169,7 +169,7 @@ def test_resource_that_ends_with_its_trial_is_no_leak(run, ends):
 def test_data_loader_ends_before_the_collector_runs(run, monkeypatch):
     """The collector would wait five seconds for its process."""
     worker, others, running = worker_of(f"{HERE}:Loaded"), set(multiprocessing.active_children()), []
-    monkeypatch.setattr(worker, "restore_process", lambda: running.append(set(multiprocessing.active_children())))
+    monkeypatch.setattr(worker._process, "restore", lambda: running.append(set(multiprocessing.active_children())))
     assert run(worker).epoch == 1
     assert running == [others]
 

@@ -203,7 +203,7 @@ def test_trial_that_does_not_continue_ends_where_it_waits(stretch):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_variables_of_torchrun_show_only_several_workers(monkeypatch, ranks):
     monkeypatch.setenv("RANK", "0")
-    workers("draws", context=Context(world_size=ranks)).restore_process()
+    workers("draws", context=Context(world_size=ranks))._process.restore()
     assert ("RANK" in os.environ) == (ranks == 2)
 
 
