@@ -46,7 +46,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "init_grpc_channel": ("address", "options", "asynchronous"),
     "set_torch_environment": (),
     "set_train_fn_utils": ("train_fn_utils",),
-    "shut_down_torch": ("destroy_process_group",),
     "shut_down_workers": ("self",),
     "split_trials": ("study", "trials", "n_below"),
 }
@@ -62,7 +61,6 @@ METHODS = {
         "execute",
         "execute_single",
         "execute_single_async",
-        "get_resources_per_worker",
         "get_workers",
     ),
     "async_compile": ("pool",),

@@ -26,7 +26,6 @@ NAMES = {
     "get_train_fn_utils": f"{UTILS}:get_train_fn_utils",
     "set_torch_environment": "ray.train.torch.config:_set_torch_distributed_env_vars",
     "set_train_fn_utils": f"{UTILS}:set_train_fn_utils",
-    "shut_down_torch": "ray.train.torch.config:_shutdown_torch",
     # Tensors and data loaders
     "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
     "DisableTorchFunction": "torch:_C.DisableTorchFunction",

@@ -5,8 +5,8 @@ A gang of one GPU has eight processes and 1.35 GiB. A bare Ray actor takes 67 Mi
 like an actor, with the same calls, results and sizes of results.
 
 The gang's code (`searchlight.search.execution.gang.Gang`, its mailbox and its calls of the registry), its placement
-groups and the whole driver are real. A thread replaces the trainer of Ray Train. It takes a segment, waits as long as its
-epochs would train, and sends the reports of a worker. Each has a checkpoint of some bytes for the driver to delete.
+groups and the whole driver are real. A thread replaces the trainer of Ray Train. It takes a segment, waits as long as
+its epochs would train, and sends the reports of a worker. Each has a checkpoint of some bytes for the driver to delete.
 """
 
 import os

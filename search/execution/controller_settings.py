@@ -6,13 +6,14 @@ PLACE_S = 60  # how long a gang waits for room before another gang continues its
 GROW_S = 1800  # in a growing cluster: waiting gangs make it grow, and a new node takes minutes
 
 PLACE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+LEAVE = "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"
 SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # The watcher starts a process for every gang. The registry finds draining nodes for all of them.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # How long ranks may take to leave their group before they are killed. If one has failed, the others wait for it.
-    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "3",
+    LEAVE: "3",
 }
 # A collective that hangs on a GPU ends the workers, and the trial continues from its last checkpoint.
 NCCL_SETTINGS = {"RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1", "RAY_TRAIN_NCCL_RAS_ACTION": "fail"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import placement_group
 
-from searchlight.search.execution.controller_settings import CONTROLLER_VARIABLES
+from searchlight.search.execution.controller_settings import CONTROLLER_VARIABLES, LEAVE
 from searchlight.search.private_api import (
     DatasetsCallback,
     DefaultPlacementGroupHandle,
@@ -26,14 +27,13 @@ from searchlight.trainables.cuda import GPU_BACKEND, SYNCHRONOUS
 from searchlight.trainables.ports import LOOPBACK, find_free_ports
 from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.entry import work
-from searchlight.trainables.worker.messages import GangSettings
+from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 from searchlight.trainables.worker.process_group import join_group, leave_group, open_store, set_environment
 
 logger = logging.getLogger(__name__)
 
 CALL_S = 60.0  # timeout of calls to the registry
 GROUP_S = 1800.0  # limit of a collective operation, as in Ray
-LEAVE_S = 30.0  # how long workers may take to leave their process group, as in Ray
 ONE_NODE_S = 5.0  # how long to wait for all workers on one node before several are used
 # Each starts a process for every gang. Ray Data is not used here. The cleaner needs the dashboard and a single
 # Ray on the host; the registry removes placement groups instead.
@@ -93,11 +93,11 @@ class GangController(TrainController):  # type: ignore[misc]
 
 
 class GangTrainer(DataParallelTrainer):
-    """Ray's TorchTrainer with workers in a placement group of ours, and without the UNUSED callbacks.
+    """Trains as Ray's TorchTrainer does, with workers in a placement group of ours, and without the UNUSED callbacks.
 
     Its controller runs in this process. Ray would start another process for it first, whose imports take as long as
     those of a worker. It is no subclass of TorchTrainer, because importing that imports torch. That takes seconds
-    and hundreds of MiB in each gang, and only workers need it.
+    and 180 MiB in each gang, and only workers need it.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -132,11 +132,14 @@ class TorchBackend(Backend):
         ray.get(joining)
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-        """Destroy the process group, as Ray does before it ends the workers."""
+        """Destroy the process group of several workers, as Ray does before it ends them."""
+        if len(worker_group) == 1:
+            return
+        limit_s = float(os.environ[LEAVE])
         try:
-            ray.get(worker_group.execute_async(leave_group, len(worker_group)), timeout=LEAVE_S)
+            ray.get(worker_group.execute_async(leave_group), timeout=limit_s)
         except GetTimeoutError:
-            logger.warning("The workers did not leave their process group within %.0f s.", LEAVE_S)
+            logger.warning("The workers did not leave their process group within %g s.", limit_s)
 
 
 @dataclass
@@ -154,6 +157,14 @@ class TorchBackendConfig(BackendConfig):
         return TorchBackend
 
 
+def _choose_process_group(worker: WorkerSettings) -> str:
+    """Return the backend for workers that have GPUs."""
+    if worker.rehearsal or worker.command:
+        return "gloo"
+    # The libraries of a function, e.g. Lightning, compare the name with what TorchTrainer gives them.
+    return "nccl" if worker.objective else GPU_BACKEND
+
+
 def train(settings: GangSettings, gang: str, run: str) -> None:
     """Run the workers of `gang` in a placement group named `run` until they end.
 
@@ -161,11 +172,10 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
         Exception: The error that ended the workers.
     """
     has_gpus = settings.resources.get("GPU", 0) > 0
-    uses_gpus = has_gpus and not settings.worker.rehearsal and not settings.worker.command
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        backend_config=TorchBackendConfig(GPU_BACKEND if uses_gpus else "gloo"),
+        backend_config=TorchBackendConfig(_choose_process_group(settings.worker) if has_gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
             use_gpu=has_gpus,

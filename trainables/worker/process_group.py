@@ -75,9 +75,12 @@ def join_group(backend: str, host: str, port: int, rank: int, size: int, timeout
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
 
-def leave_group(size: int) -> None:
-    """Destroy the default process group of `size` ranks in one of them, and free the cache of its GPU."""
-    private_api.shut_down_torch(destroy_process_group=size > 1)
+def leave_group() -> None:
+    """Destroy the default process group in a rank that ends."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def find_interface(host: str) -> str:
