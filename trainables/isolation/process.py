@@ -81,6 +81,23 @@ class ProcessSnapshot:
         return self._before[name] is not UNREADABLE and _read(SETTINGS[name]) != self._before[name]
 
 
+class ProgramLeftovers:
+    """What trials leave in the worker of a program. They have settings of their own, so that none are restored here.
+
+    To read all settings would import torch's compiler, which takes seconds.
+    """
+
+    def __init__(self) -> None:
+        gc.freeze()
+        self._leaks = ResourceLeaks()
+
+    def restore(self) -> str:
+        """Release memory after a trial. Return why the process must be replaced, or ""."""
+        gc.collect()
+        release_free_memory()
+        return self._leaks.find()
+
+
 def _read(setting: Setting) -> Any:
     try:
         return setting.read()

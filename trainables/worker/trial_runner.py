@@ -1,7 +1,6 @@
 """Runs the segments of trials on one rank."""
 
 import contextlib
-import gc
 import logging
 import os
 import threading
@@ -19,13 +18,8 @@ from searchlight.trainables.device_errors import breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError, unwritable_errors
 from searchlight.trainables.isolation.determinism import reserve_workspace
-from searchlight.trainables.isolation.process import ProcessSnapshot
-from searchlight.trainables.isolation.resource_leaks import (
-    Memory,
-    ResourceLeaks,
-    allocate_workspaces,
-    end_data_loaders,
-)
+from searchlight.trainables.isolation.process import ProcessSnapshot, ProgramLeftovers
+from searchlight.trainables.isolation.resource_leaks import Memory, allocate_workspaces, end_data_loaders
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.registry import find_user_frame, load_class
@@ -76,7 +70,6 @@ class TrialRunner:
         halted_turn: The last turn whose trial must stop, although the search goes on.
         migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
         kept: What the storage takes of a trial, for messages.
-        restore_process: Undoes what a trial changed in this process. Returns why the process must be replaced, or "".
         is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
 
@@ -106,12 +99,9 @@ class TrialRunner:
         self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
         self._build: Callable[..., object] | None = None  # of the task's class
         self._trials = 0
-        if settings.command is None:
+        if settings.command is None:  # a program has its own settings
             reserve_workspace()  # before the first trial, since any may be deterministic
-            self.restore_process = ProcessSnapshot(settings.task).restore
-        else:  # A program has settings of its own. Those of this process would take seconds to read.
-            gc.freeze()  # the collector, and the search for open sockets, then ignore all that was imported
-            self.restore_process = ResourceLeaks().find
+        self._process = ProgramLeftovers() if settings.command else ProcessSnapshot(settings.task)
         self._memory = Memory(MEMORY_GROWTH_GIB)
         self._thread = threading.get_ident()
 
@@ -233,7 +223,7 @@ class TrialRunner:
         self.context.cache_store.drop_changed()
         if broken := self._probe_device():
             self.recycle_reason = broken
-        elif left := self.restore_process():
+        elif left := self._process.restore():
             self.recycle_reason = self.recycle_reason or left
 
     def _build_divergence(self, error: Diverged) -> SegmentEnd:
@@ -370,7 +360,7 @@ class TrialRunner:
             self.recycle_reason = broken
             return
         self.context.cache_store.drop_changed()
-        left = self.restore_process()
+        left = self._process.restore()
         grown = self._memory.describe_growth(self._trials, self.context.cache_store.get_size)
         if not self.recycle_reason:
             self.recycle_reason = left or grown or self._check_trial_limit()
