@@ -83,8 +83,8 @@ class MetricListener:
     def build_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Add to the environment of a program what lets it be heard."""
         path = os.pathsep.join(filter(None, [str(HOOK), environment.get("PYTHONPATH", "")]))
-        # Python prints in blocks if nobody watches, and W&B asks for an account.
-        defaults = {"PYTHONUNBUFFERED": "1", "WANDB_MODE": "offline"}
+        # Python prints in blocks if nobody watches, and W&B asks for an account. The hook knows the value of the first.
+        defaults = {"PYTHONUNBUFFERED": "searchlight", "WANDB_MODE": "offline"}
         return {**defaults, **environment, "PYTHONPATH": path, SOCKET: self.address}
 
     def read_output(self, line: str) -> None:

@@ -14,7 +14,9 @@ print(f"[{rank}] begins after {begin}", flush=True)
 for epoch in range(begin + 1, int(sys.argv[1]) + 1):
     score = torch.tensor(LEARNING_RATE)
     distributed.all_reduce(score)
-    print(f"[{rank}] epoch {epoch} score {score.item() / distributed.get_world_size() + 1 / epoch}", flush=True)
+    mean = score.item() / distributed.get_world_size()
+    # With the end of the line: without a buffer, print writes its arguments one by one, and ranks mix.
+    print(f"[{rank}] epoch {epoch} score {mean + 1 / epoch}\n", end="", flush=True)
     if rank == 0:
         torch.save(epoch, snapshot)
 distributed.barrier()

@@ -200,16 +200,38 @@ def test_hook_has_the_syntax_of_python_3_8():
         ast.parse(file.read_text(), feature_version=(3, 8))
 
 
-def test_lines_of_several_processes_do_not_mix(tmp_path):
-    text = """
-import subprocess, sys
-if len(sys.argv) == 1:
-    ranks = [subprocess.Popen([sys.executable, __file__, str(rank)]) for rank in range(2)]
+RANKS_THAT_PRINT = """
+import os, subprocess, sys
+if "RANK" not in os.environ:
+    environments = [{**os.environ, "RANK": str(rank)} for rank in range(2)]
+    ranks = [subprocess.Popen([sys.executable, __file__], env=environment) for environment in environments]
     sys.exit(sum(rank.wait() for rank in ranks))
 for step in range(2000):
-    print("step", step, "of rank", sys.argv[1])
+    print("step", step, "of rank", os.environ["RANK"])
 """
-    outcome = run_program(tmp_path, text)
+
+
+def test_lines_of_ranks_do_not_mix(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    outcome = run_program(tmp_path, RANKS_THAT_PRINT)
     assert outcome.code == 0
     expected = [f"step {step} of rank {rank}" for rank in range(2) for step in range(2000)]
     assert sorted(outcome.output.splitlines()) == sorted(expected)
+
+
+LAST_WORDS = """
+import os, sys
+print("loss", 0.5, end="")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"), [((), {}), ((), {"PYTHONUNBUFFERED": "1", "RANK": "0"}), (("-u",), {"RANK": "0"})]
+)
+def test_unfinished_line_is_printed_unless_a_rank_leaves_the_buffer_to_the_search(
+    tmp_path, monkeypatch, options, variables
+):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    outcome = run_program(tmp_path, LAST_WORDS, python=options, **variables)
+    assert (outcome.code, outcome.output) == (0, "loss 0.5")

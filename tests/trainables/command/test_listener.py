@@ -186,7 +186,7 @@ def test_environment_keeps_what_the_user_set(listener):
     assert environment == {
         **given,
         "PYTHONPATH": f"{HOOK}:/mine:/others",
-        "PYTHONUNBUFFERED": "1",
+        "PYTHONUNBUFFERED": "searchlight",
         "SEARCHLIGHT_SOCKET": listener.address,
     }
     assert listener.build_environment({})["WANDB_MODE"] == "offline"

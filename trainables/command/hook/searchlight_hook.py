@@ -14,6 +14,7 @@ from typing import Any
 
 SOCKET = "SEARCHLIGHT_SOCKET"
 PARAMETERS = "SEARCHLIGHT_PARAMS"
+UNBUFFERED = "searchlight"  # the value of PYTHONUNBUFFERED that the search sets, and not its user
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK")  # of torchrun and of Lightning
 
 

@@ -35,17 +35,18 @@ def install() -> None:
     hook.get_connection().greeting = describe_process
     atexit.register(say_modules)
     attempt(answer)
-    attempt(print_whole_lines)
+    print_whole_lines()
 
 
 def print_whole_lines() -> None:
-    """Let Python write whole lines, as to a terminal. With PYTHONUNBUFFERED, `print` writes its arguments one by one.
+    """Let a rank print whole lines, as to a terminal. Without a buffer, `print` writes its arguments one by one.
 
-    Several processes of a program print to one pipe, for example ranks. The parts of their lines would mix there.
+    All ranks print to one pipe, where the parts of their lines would mix. A user who has asked for no buffer gets none.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True, write_through=False)
+    is_unbuffered = os.environ.get("PYTHONUNBUFFERED") == hook.UNBUFFERED and "-u" not in getattr(sys, "orig_argv", ())
+    is_rank = any(os.environ.get(name) for name in hook.RANKS)
+    if is_unbuffered and is_rank and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def attempt(action: Callable[..., Any], *arguments: Any, **options: Any) -> None:
