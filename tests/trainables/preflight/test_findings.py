@@ -5,9 +5,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-import searchlight.trainables.preflight.audit  # noqa: F401, which imports all checks
+from searchlight.trainables.precision import Precision
+from searchlight.trainables.preflight.audit import AuditResult  # imports all checks
 from searchlight.trainables.preflight.checks import errors
 from searchlight.trainables.preflight.findings import KINDS, format_page, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.modes import ModeReport
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "preflight.md").read_text(encoding="utf-8")
@@ -27,6 +29,12 @@ def test_findings_are_sorted_by_severity_and_told_once():
     assert has_errors([note, error])
     assert not has_errors([note, warning])
     assert str(warning).startswith("warning zero-gradient: a: 1. Look for")
+
+
+def test_result_has_no_value_whose_reader_would_import_torch():
+    result = AuditResult([], modes=[ModeReport(Precision.BF16, 0.5, 0.1, 8, 1.0)]).as_json()
+    assert result["modes"][0]["precision"] == "bf16"
+    assert type(result["modes"][0]["precision"]) is str
 
 
 @pytest.mark.parametrize("is_synchronous", [False, True])

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -179,3 +181,22 @@ def test_last_value_of_a_step_counts(project):
     project.write("print('step 1 loss 3'); print('step 2 loss 2'); print('step 2 loss 1')")
     reports = [*project.worker().run(project.segment(until=2))]
     assert losses(reports) == [3, 1]
+
+
+NEW_WORKER = """
+import sys, threading
+from searchlight.trainables.command.settings import CommandSettings
+from searchlight.trainables.context import Context
+from searchlight.trainables.worker.messages import WorkerSettings
+from searchlight.trainables.worker.trial_runner import TrialRunner
+
+command = CommandSettings(("train",), "/", "/", ("loss",)) if sys.argv[1] == "program" else None
+TrialRunner(WorkerSettings("task:Task", command=command), Context(), threading.Event())
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("kind", "imports"), [("program", "False"), ("task", "True")])
+def test_worker_of_a_program_does_not_import_the_compiler_of_torch(kind, imports):
+    done = subprocess.run([sys.executable, "-c", NEW_WORKER, kind], capture_output=True, text=True)
+    assert done.stdout.strip() == imports, done.stderr
