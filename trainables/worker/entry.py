@@ -1,5 +1,6 @@
 """The function that every worker of a gang runs. The gang imports it, too, but no torch, which it does not need."""
 
+import gc
 from typing import Any
 
 from searchlight.trainables.worker.messages import WorkerSettings
@@ -11,9 +12,13 @@ def work(config: dict[str, Any]) -> None:
     Args:
         config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
     """
+    gc.disable()  # libraries leave no garbage when they are imported, but a look at all of their objects takes long
     from searchlight.trainables.worker import worker
 
-    worker.work(config, _load_runner_class(config["worker"]))
+    runner_class = _load_runner_class(config["worker"])
+    gc.freeze()
+    gc.enable()
+    worker.work(config, runner_class)
 
 
 def _load_runner_class(settings: WorkerSettings) -> type[Any]:
