@@ -29,7 +29,7 @@ from searchlight.models.arc.programs import Executor, RewardTable  # noqa: E402
 from searchlight.models.arc.puzzles import load_puzzles  # noqa: E402
 from searchlight.search.analysis.best_trials import find_best  # noqa: E402
 from searchlight.search.study.record import load_search  # noqa: E402
-from searchlight.trainables.task.images import find_best_images  # noqa: E402
+from searchlight.trainables.checkpoint.images import find_best_images  # noqa: E402
 from tests.servers.mlflow import MlflowServer  # noqa: E402
 
 METRIC = "val/score"

@@ -21,6 +21,7 @@ from searchlight.search.study.trial import (
     objective_losses,
 )
 from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.checkpoint.file import DIGEST
 from searchlight.trainables.filesystem.paths import (
     StoragePath,
@@ -30,7 +31,6 @@ from searchlight.trainables.filesystem.paths import (
     may_exist,
     parse_path,
 )
-from searchlight.trainables.task import images
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"

@@ -33,8 +33,8 @@ from searchlight.search.tracking.run_content import (
     build_version_tags,
     to_dataset_inputs,
 )
+from searchlight.trainables.checkpoint.images import find_best_images
 from searchlight.trainables.filesystem.paths import StoragePath, local_copy, lock_file
-from searchlight.trainables.task.images import find_best_images
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.filesystem.atomic_file import copy_folder, link_file, write_durable
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree, with_suffix_added
 from searchlight.trainables.filesystem.storage_errors import UnreadableError, unreadable_errors, unwritable_errors
-from searchlight.trainables.task import images
 
 DIGEST = ".sha256"
 PLAIN_ONLY = "must be a dict of tensors and plain Python values"

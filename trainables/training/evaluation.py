@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from searchlight.trainables.checkpoint.images import Picture, check_images
 from searchlight.trainables.context import Context
 from searchlight.trainables.task import Task
-from searchlight.trainables.task.images import Picture, check_images
 from searchlight.trainables.update.buffers import Buffers
 
 

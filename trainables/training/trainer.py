@@ -15,13 +15,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import fork, sharded
+from searchlight.trainables.checkpoint.images import Picture
 from searchlight.trainables.checkpoint.placement import move_back, note_devices
 from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, may_exist
 from searchlight.trainables.isolation.determinism import use_deterministic_algorithms
 from searchlight.trainables.precision import AUTO, Diverged, choose_common
 from searchlight.trainables.task import Task
-from searchlight.trainables.task.images import Picture
 from searchlight.trainables.training.build_checks import GradientCheck, check_build, get_parameter_ids
 from searchlight.trainables.training.divergence import (
     LossDivergenceDetector,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
 from searchlight.trainables.cuda import SYNCHRONOUS
@@ -23,7 +24,6 @@ from searchlight.trainables.isolation.resource_leaks import Memory, allocate_wor
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
 from searchlight.trainables.registry import find_user_frame, load_class
-from searchlight.trainables.task import images
 from searchlight.trainables.training.trainer import TrialTrainer
 from searchlight.trainables.worker.endings import (
     build_interruption,

@@ -18,9 +18,9 @@ from searchlight.search.space.search_space import resolve_space
 from searchlight.search.study.study import create_study
 from searchlight.search.study.trial import get_reports
 from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.checkpoint.file import DIGEST
 from searchlight.trainables.filesystem.paths import RemotePath, parse_path
-from searchlight.trainables.task import images
 from tests.search.execution.searcher_harness import Config, end, lose, report
 from tests.search.objectives import VAL_LOSS
 

@@ -20,7 +20,7 @@ from searchlight.search.tracking.errors import TrackingError
 from searchlight.search.tracking.events import make_search_end
 from searchlight.search.tracking.runs import Runs
 from searchlight.trainables import checkpoint
-from searchlight.trainables.task import images
+from searchlight.trainables.checkpoint import images
 from tests.search.objectives import VAL_SCORE
 from tests.search.tracking.trackers import curve_of, finish, runs_for, runs_in, runs_of, track
 from tests.search.trial_states import TrialStates

@@ -11,8 +11,8 @@ from searchlight.search.formatting import format_command
 from searchlight.search.study.study import create_study
 from searchlight.search.tracking import tracker as tracking
 from searchlight.search.tracking.errors import TrackingError
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.ports import find_free_ports
-from searchlight.trainables.task import images
 from tests.search.stored_studies import Search, always_random, replayed
 from tests.search.tracking import trackers
 from tests.search.tracking.trackers import curve_of, finish, track_stored

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from searchlight.trainables import checkpoint
+from searchlight.trainables.checkpoint import images
 from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import StoragePath, list_files, parse_path, remove_tree
-from searchlight.trainables.task import images
 from searchlight.trainables.training import evaluation
 from searchlight.trainables.training.trainer import TrialTrainer
 from tests.trainables.toy_models import Regression, RegressionConfig, identical
