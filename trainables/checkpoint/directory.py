@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from searchlight.trainables.checkpoint.file import ABOUT, CheckpointError
-from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.atomic_file import write_durable
 from searchlight.trainables.filesystem.paths import (
     RemotePath,
@@ -33,12 +32,13 @@ from searchlight.trainables.filesystem.storage_errors import (
     unreadable_errors,
     unwritable_errors,
 )
+from searchlight.trainables.ranks import Ranks
 
 CHUNK = 2**20
 STAGING = ".tmp"  # suffix of an incomplete checkpoint on a disk
 
 
-def open_staging(path: StoragePath, context: Context, stack: ExitStack) -> Path:
+def open_staging(path: StoragePath, context: Ranks, stack: ExitStack) -> Path:
     """Create the folder in which this rank writes its files of the checkpoint at `path`. Call it on all ranks.
 
     On a disk, all ranks share it. In a bucket, each rank has its own on this machine until `stack` ends.
@@ -52,7 +52,7 @@ def open_staging(path: StoragePath, context: Context, stack: ExitStack) -> Path:
     return staging
 
 
-def publish_staged(staging: Path, path: StoragePath, expected: Collection[str], context: Context) -> None:
+def publish_staged(staging: Path, path: StoragePath, expected: Collection[str], context: Ranks) -> None:
     """Make the content of `open_staging` the checkpoint at `path`. On rank 0, `expected` names the files of all ranks.
 
     Raises:
@@ -75,7 +75,7 @@ def add_part(source: Path, path: StoragePath) -> dict[str, str]:
 
 
 def publish_parts(
-    source: Path | None, path: StoragePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
+    source: Path | None, path: StoragePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Ranks
 ) -> None:
     """Make `parts`, the files of all ranks, the checkpoint at `path`. Call it on all ranks.
 
@@ -151,7 +151,7 @@ def assign_files(parts: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def _upload(
-    source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Context
+    source: Path | None, path: RemotePath, parts: Sequence[Mapping[str, str]], about: dict[str, Any], context: Ranks
 ) -> None:
     """Upload `parts`, the files of all ranks, and then what makes them a checkpoint. See `publish_parts`."""
     claimed, failed, number = assign_files(parts), "", 0

@@ -5,8 +5,6 @@ import io
 from contextlib import suppress
 from typing import Any
 
-import torch
-
 from searchlight.trainables.checkpoint import images
 from searchlight.trainables.filesystem.atomic_file import copy_folder, link_file, write_durable
 from searchlight.trainables.filesystem.paths import StoragePath, remove_tree, with_suffix_added
@@ -60,6 +58,8 @@ def parse_state(content: bytes, path: StoragePath) -> dict[str, Any]:
     Raises:
         CheckpointError: It has other objects than tensors and plain Python values. Its SHA-256 may be right.
     """
+    import torch  # here, since the driver and the workers of programs need the other functions alone
+
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except MemoryError:
@@ -96,6 +96,8 @@ def delete(path: StoragePath) -> None:
 
 
 def _serialize(state: dict[str, Any]) -> memoryview:
+    import torch
+
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getbuffer()

@@ -15,6 +15,7 @@ from searchlight.trainables import private_api
 from searchlight.trainables.context import rng
 from searchlight.trainables.context.cache import Cache
 from searchlight.trainables.cuda import GPU_BACKEND
+from searchlight.trainables.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -25,7 +26,7 @@ Value = TypeVar("Value")
 _GROUP_USERS: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
-class Context:
+class Context(Ranks):
     """The device, rank, random generator and collectives of one worker of a trial.
 
     Attributes:
@@ -47,13 +48,10 @@ class Context:
         files: Path | None = None,
         local_world_size: int | None = None,
     ) -> None:
-        self.device = torch.device(device)
-        self.rank = rank
-        self.world_size = world_size
+        super().__init__(rank, world_size, files, local_world_size)
+        self.device: torch.device = torch.device(device)
         self.generator = torch.Generator()
         self.cache_store = Cache()
-        self.files = files
-        self.local_world_size = local_world_size or world_size
         self._mesh: DeviceMesh | None = None
         self._hybrid_mesh: DeviceMesh | None = None
         self.own_group: ProcessGroup | None = None  # of all ranks, if a context created it
@@ -133,6 +131,12 @@ class Context:
         value: Value = self.cache_store.get(name, make_isolated)
         return value
 
+    def drop_changed_values(self) -> None:
+        self.cache_store.drop_changed()
+
+    def get_kept_size(self, kind: str) -> int:
+        return self.cache_store.get_size(kind)
+
     def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
         """Yield this rank's share of `data` in batches, without padding or duplicates.
 
@@ -189,21 +193,6 @@ class Context:
         totals = self.all_reduce_sums({name: total for name, (total, _) in parts.items()})
         weights = self.all_reduce_sums({name: weight for name, (_, weight) in parts.items()})
         return {name: total / weights[name] if weights[name] else math.nan for name, total in totals.items()}
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in the order of ranks."""
-        if self.world_size == 1:
-            return [value]
-        gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, value)
-        return gathered
-
-    def broadcast_object(self, value: Any) -> Any:
-        """Return the value that rank 0 passed. The values of other ranks are ignored."""
-        values = [value]
-        if self.world_size > 1:
-            dist.broadcast_object_list(values, src=0)
-        return values[0]
 
     def all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
         """Sum `tensors` over all ranks, in place."""
