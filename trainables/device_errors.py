@@ -1,9 +1,18 @@
-"""Errors of a device, recognized by their texts: most of them have no type of their own in PyTorch."""
+"""Errors of a device, recognized by their texts: most of them have no type of their own in PyTorch.
+
+A process that has not imported torch has no errors of it. This module does not import it either.
+"""
 
 import math
+import pkgutil
 import re
+import sys
+from typing import TYPE_CHECKING
 
-import torch
+from searchlight.trainables.cuda import is_cuda_in_use
+
+if TYPE_CHECKING:
+    import torch
 
 # As the allocators, the libraries of CUDA, NCCL and Triton write it.
 OUT_OF_MEMORY = re.compile(
@@ -32,7 +41,7 @@ GIB = {"bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0}
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether a device or the machine had too little memory, or an error that caused `error` says so."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, MemoryError) or is_of_torch(error, "OutOfMemoryError"):
         return True
     if isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)):
         return True
@@ -43,11 +52,16 @@ def breaks_device(error: BaseException) -> bool:
     """Return whether the process can probably use its GPU no more after `error` or its cause, e.g. an assert."""
     if is_out_of_memory(error):
         return False
-    if isinstance(error, torch.AcceleratorError | torch.distributed.DistBackendError):
+    if is_of_torch(error, "AcceleratorError") or is_of_torch(error, "distributed.DistBackendError"):
         return True
     if isinstance(error, RuntimeError) and BROKEN.search(str(error)):
         return True
     return error.__cause__ is not None and breaks_device(error.__cause__)
+
+
+def is_of_torch(error: BaseException, name: str) -> bool:
+    """Return whether `error` is of the class `name` of torch, such as "distributed.DistError"."""
+    return "torch" in sys.modules and isinstance(error, pkgutil.resolve_name(f"torch.{name}"))
 
 
 def is_of_this_rank(error: BaseException) -> bool:
@@ -55,13 +69,15 @@ def is_of_this_rank(error: BaseException) -> bool:
     return is_out_of_memory(error) or "Cuda failure" in str(error)
 
 
-def probe_device(device: torch.device) -> str:
+def probe_device(device: "torch.device | None") -> str:
     """Return the error of a GPU that this process can use no more, or "".
 
     Kernels run asynchronously, so that an error may be raised only here.
     """
-    if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if device is None or device.type != "cuda" or not is_cuda_in_use():
         return ""
+    import torch
+
     try:
         torch.zeros(1, device=device)
         torch.cuda.synchronize(device)

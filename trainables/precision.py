@@ -1,4 +1,7 @@
-"""Precision modes: what runs in half precision, what a device supports, and the fp16 loss scale."""
+"""Precision modes: what runs in half precision, what a device supports, and the fp16 loss scale.
+
+The functions import torch themselves, since the driver and the workers of programs need the names alone.
+"""
 
 import contextlib
 import functools
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 AUTO = "auto"
 DivergenceKind = Literal["skips", "loss_scale", "loss", "objective", "weights", "other"]
@@ -21,19 +25,21 @@ class Mode:
     """The requirements of a precision.
 
     Attributes:
-        dtype: The dtype of matrix products.
+        dtype: The name of the dtype of matrix products, in torch.
         autocast: Whether forward and loss run under autocast. fp32 does not, and stays a plain loop.
         loss_scale: Whether small gradients vanish unless the loss is scaled.
         cuda_test: Returns whether a GPU supports the dtype. Default: try a small product, as on other devices.
     """
 
-    dtype: torch.dtype
+    dtype: str
     autocast: bool = True
     loss_scale: bool = False
-    cuda_test: Callable[[torch.device], bool] | None = None
+    cuda_test: Callable[["torch.device"], bool] | None = None
 
 
-def _has_native_bf16(device: torch.device) -> bool:
+def _has_native_bf16(device: "torch.device") -> bool:
+    import torch
+
     # Older GPUs emulate bf16 at a fraction of fp32's speed: a small product would succeed there.
     with torch.cuda.device(device):  # torch asks the current one
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -45,9 +51,9 @@ class Precision(StrEnum):
     This table lists all precisions. To add a precision, add a line.
     """
 
-    FP32 = "fp32", Mode(torch.float32, autocast=False)
-    BF16 = "bf16", Mode(torch.bfloat16, cuda_test=_has_native_bf16)
-    FP16 = "fp16", Mode(torch.float16, loss_scale=True)
+    FP32 = "fp32", Mode("float32", autocast=False)
+    BF16 = "bf16", Mode("bfloat16", cuda_test=_has_native_bf16)
+    FP16 = "fp16", Mode("float16", loss_scale=True)
 
     mode: Mode
 
@@ -57,9 +63,12 @@ class Precision(StrEnum):
         return precision
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> "torch.dtype":
         """The dtype of matrix products."""
-        return self.mode.dtype
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.mode.dtype)
+        return dtype
 
 
 if TYPE_CHECKING:  # the type of a config field; a type checker cannot read the names from the table
@@ -94,21 +103,27 @@ class Diverged(RuntimeError):
         return Diverged, (*self.args, self.metrics, self.agreed, self.kind)
 
 
-def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+def autocast(precision: Precision, device: "torch.device") -> contextlib.AbstractContextManager[Any]:
     """Return the autocast context of a forward pass and its loss. fp32 needs none and gets an empty context."""
-    return torch.autocast(device.type, dtype=precision.dtype) if precision.mode.autocast else NOTHING
+    if not precision.mode.autocast:
+        return NOTHING
+    import torch
+
+    return torch.autocast(device.type, dtype=precision.dtype)
 
 
-def find_supported_precisions(device: torch.device) -> list[Precision]:
+def find_supported_precisions(device: "torch.device") -> list[Precision]:
     """Return the precisions that `device` runs natively."""
     return [precision for precision in Precision if _is_supported(precision, device)]
 
 
-def lacks_kernels(precision: Precision, device: torch.device) -> bool:
+def lacks_kernels(precision: Precision, device: "torch.device") -> bool:
     """Return whether `device` runs products in `precision`, but not an LSTM.
 
     oneDNN has LSTMs in bf16 for CPUs with AVX-512, and in fp16 for few CPUs.
     """
+    import torch
+
     try:
         with torch.random.fork_rng(devices=[]), autocast(precision, device):
             torch.nn.LSTM(1, 1, device=device)(torch.ones(1, 1, 1, device=device))
@@ -122,7 +137,7 @@ def choose_common(precisions: Sequence[Precision]) -> Precision:
     return max(precisions, key=[Precision.BF16, Precision.FP16, Precision.FP32].index)
 
 
-def resolve(requested: str, device: torch.device) -> Precision:
+def resolve(requested: str, device: "torch.device") -> Precision:
     """Return the precision named `requested`. "auto" is bf16 if `device` has it, else fp16 on a GPU, else fp32.
 
     Raises:
@@ -141,9 +156,11 @@ def resolve(requested: str, device: torch.device) -> Precision:
 
 
 @functools.cache  # a device does not change
-def _is_supported(precision: Precision, device: torch.device) -> bool:
+def _is_supported(precision: Precision, device: "torch.device") -> bool:
     if not precision.mode.autocast:
         return True
+    import torch
+
     if device.type == "cuda" and precision.mode.cuda_test is not None:
         return precision.mode.cuda_test(device)
     try:

@@ -20,6 +20,7 @@ import torch
 import torch.utils.checkpoint
 
 from searchlight.trainables import private_api
+from searchlight.trainables.cuda import is_cuda_in_use
 
 OURS = "searchlight"  # the worker listens to this logger and those below it
 PRIVATE = "searchlight.trainables.private_api."
@@ -72,11 +73,6 @@ def write_name(name: str, value: Any) -> None:
         container.update(value)
     else:
         setattr(resolve(owner), attribute, value)
-
-
-def is_cuda_in_use() -> bool:
-    """Return whether this process has begun to use a GPU."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def reset_singletons() -> None:

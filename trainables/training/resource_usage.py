@@ -1,4 +1,4 @@
-"""CPU, GPU and memory usage of an epoch."""
+"""CPU, GPU and memory usage of an epoch. Only with a GPU, torch is imported."""
 
 import multiprocessing
 import os
@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 from pynvml import NVMLError
+
+if TYPE_CHECKING:
+    import torch
 
 CPU, MEMORY, GPU, GPU_MEMORY = "sys/cpu_percent", "sys/memory_gib", "sys/gpu_percent", "sys/gpu_memory_gib"
 CPU_SHARE = 0.8  # of the memory that is free
@@ -19,15 +22,21 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class ResourceUsage:
-    """The usage of this process since the last `begin`."""
+    """The usage of this process since the last `begin`.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    Args:
+        device: The device whose usage is measured as well, or None.
+    """
+
+    def __init__(self, device: "torch.device | None") -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
         self.begin()
 
     def begin(self) -> None:
         """Reset the counters."""
-        if self._device.type == "cuda":
+        if self._device is not None:
+            import torch
+
             torch.cuda.reset_peak_memory_stats(self._device)
         self._has_peak = _reset_peak_memory()
         self._cpu_s = _measure_cpu_s()
@@ -46,27 +55,33 @@ class ResourceUsage:
         if self._has_peak:
             held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             metrics[MEMORY] = int(held.split()[1]) / 2**20
-        if self._device.type == "cuda":
+        if self._device is not None:
+            import torch
+
             with suppress(NVMLError, RuntimeError):  # not available on a GPU slice, or without NVML
                 metrics[GPU] = float(torch.cuda.utilization(self._device))
             metrics[GPU_MEMORY] = torch.cuda.max_memory_allocated(self._device) / 2**30
         return metrics
 
 
-def limit_gpu_memory(device: torch.device, gpus: float) -> None:
+def limit_gpu_memory(device: "torch.device", gpus: float) -> None:
     """Limit this process to its part of a GPU that it shares, so that no neighbor runs out of memory for it.
 
     Args:
         gpus: The GPUs of the process, e.g. 0.5.
     """
     if device.type == "cuda" and 0 < gpus < 1:
+        import torch
+
         torch.cuda.set_per_process_memory_fraction(gpus * GPU_SHARE, device)
 
 
-def measure_usable_memory(device: torch.device) -> int:
+def measure_usable_memory(device: "torch.device") -> int:
     """Return the bytes that a trial of this process may use, its present ones on a GPU included."""
     if device.type != "cuda":
         return int(psutil.virtual_memory().available * CPU_SHARE)
+    import torch
+
     free, total = torch.cuda.mem_get_info(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total  # of `limit_gpu_memory`, else all
     return int(min(limit, (free + torch.cuda.memory_reserved(device)) * GPU_SHARE))
