@@ -157,12 +157,14 @@ class TorchBackendConfig(BackendConfig):
         return TorchBackend
 
 
-def _choose_process_group(worker: WorkerSettings) -> str:
-    """Return the backend for workers that have GPUs."""
-    if worker.rehearsal or worker.command:
-        return "gloo"
+def _choose_backend(worker: WorkerSettings, has_gpus: bool) -> BackendConfig:
+    """Return the backend of Ray Train for workers. The worker of a program has no process group."""
+    if worker.command:
+        return BackendConfig()
+    if worker.rehearsal or not has_gpus:
+        return TorchBackendConfig("gloo")
     # The libraries of a function, e.g. Lightning, compare the name with what TorchTrainer gives them.
-    return "nccl" if worker.objective else GPU_BACKEND
+    return TorchBackendConfig("nccl" if worker.objective else GPU_BACKEND)
 
 
 def train(settings: GangSettings, gang: str, run: str) -> None:
@@ -175,7 +177,7 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        backend_config=TorchBackendConfig(_choose_process_group(settings.worker) if has_gpus else "gloo"),
+        backend_config=_choose_backend(settings.worker, has_gpus),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
             use_gpu=has_gpus,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from searchlight.trainables import private_api
+from searchlight.trainables.isolation.determinism import reserve_workspace
 from searchlight.trainables.isolation.resource_leaks import ResourceLeaks, release_free_memory
 from searchlight.trainables.isolation.settings import (
     SETTINGS,
@@ -26,6 +27,7 @@ class ProcessSnapshot:
     """The state of this process after the import of a task. If the import fails, the trial reports the reason."""
 
     def __init__(self, reference: str) -> None:
+        reserve_workspace()  # before the first trial, since any may be deterministic
         # Otherwise torch runs a function uncompiled without notice once it was compiled too often.
         private_api.dynamo_config.fail_on_recompile_limit_hit = True
         gc.freeze()  # the collector then ignores all that was imported, e.g. torch
@@ -79,23 +81,6 @@ class ProcessSnapshot:
 
     def _has_changed(self, name: str) -> bool:
         return self._before[name] is not UNREADABLE and _read(SETTINGS[name]) != self._before[name]
-
-
-class ProgramLeftovers:
-    """What trials leave in the worker of a program. They have settings of their own, so that none are restored here.
-
-    To read all settings would import torch's compiler, which takes seconds.
-    """
-
-    def __init__(self) -> None:
-        gc.freeze()
-        self._leaks = ResourceLeaks()
-
-    def restore(self) -> str:
-        """Release memory after a trial. Return why the process must be replaced, or ""."""
-        gc.collect()
-        release_free_memory()
-        return self._leaks.find()
 
 
 def _read(setting: Setting) -> Any:

@@ -1,4 +1,7 @@
-"""Detection of resources that a trial leaves in its process: threads, processes, files, groups, memory."""
+"""Detection of resources that a trial leaves in its process: threads, processes, files, groups, memory.
+
+The functions import torch themselves, since the worker of a program needs none.
+"""
 
 import ctypes
 import gc
@@ -10,15 +13,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pynvml
-import torch
-import torch.distributed as dist
 
 from searchlight.trainables import private_api
-from searchlight.trainables.isolation.settings import is_cuda_in_use
+from searchlight.trainables.cuda import is_cuda_in_use
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
 
 GRACE_S = 0.5  # how long threads and processes may take to end after their trial
 GIB = 2**30
@@ -60,6 +65,23 @@ class ResourceLeaks:
         return leaks
 
 
+class ProgramLeftovers:
+    """What trials leave in the worker of a program. They have settings of their own, so that none are restored here.
+
+    To read all settings would import torch and its compiler, which takes seconds.
+    """
+
+    def __init__(self) -> None:
+        gc.freeze()
+        self._leaks = ResourceLeaks()
+
+    def restore(self) -> str:
+        """Release memory after a trial. Return why the process must be replaced, or ""."""
+        gc.collect()
+        release_free_memory()
+        return self._leaks.find()
+
+
 class Memory:
     """Measures how much the process has grown since its first trial ended. `limit` is in GiB."""
 
@@ -74,6 +96,8 @@ class Memory:
         """
         held = {"memory": psutil.Process().memory_info().rss - cached("cpu")}
         if is_cuda_in_use():
+            import torch
+
             held["cuda memory"] = torch.cuda.memory_allocated() - cached("cuda")
             used = measure_gpu_memory()
             if used is not None:  # it counts what torch does not: loaded kernels, NCCL, cuDNN
@@ -90,6 +114,8 @@ def measure_gpu_memory() -> int | None:
 
     It does not on a slice of a GPU, and in a container whose process numbers are not those of the machine.
     """
+    import torch
+
     with suppress(pynvml.NVMLError, RuntimeError):
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
@@ -107,12 +133,14 @@ def end_data_loaders() -> None:
                 private_api.shut_down_workers(item)
 
 
-def allocate_workspaces(device: torch.device) -> None:
+def allocate_workspaces(device: "torch.device") -> None:
     """Let cuBLAS allocate its workspaces, of forward and of backward, before a trial allocates its memory.
 
     Else it takes them from a large block that the trial has freed for a moment, and that does not fit there again.
     """
     if device.type == "cuda":
+        import torch
+
         matrix = torch.ones(8, 8, device=device, requires_grad=True)
         torch.autograd.backward((matrix @ matrix).sum())
 
@@ -123,6 +151,8 @@ def release_free_memory() -> None:
         with suppress(AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)
     if is_cuda_in_use():
+        import torch
+
         with suppress(RuntimeError):  # an error of a kernel, which a probe of the device shows
             # cuBLAS's workspace may lie in a large block that the trial has freed, which else cannot be released.
             private_api.clear_cublas_workspaces()
@@ -178,8 +208,9 @@ def _find_open_sockets() -> dict[int, str]:
     return {item.fileno(): str(item.getsockname()) for item in sockets if item.fileno() >= 0}
 
 
-def _find_process_groups() -> dict[dist.ProcessGroup, str]:
-    groups = private_api.process_groups if dist.is_available() else ()
+def _find_process_groups() -> "dict[ProcessGroup, str]":
+    dist = sys.modules.get("torch.distributed")  # no group can exist without it
+    groups = private_api.process_groups if dist is not None and dist.is_available() else ()
     return {group: f"{group.size()} ranks" for group in groups}
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,29 +14,32 @@ from searchlight.trainables.command.program import Program
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.shared_files import SharedFiles
 from searchlight.trainables.command.trial_folder import OUTPUT, TrialFolder
-from searchlight.trainables.context import Context
 from searchlight.trainables.device_errors import OUT_OF_MEMORY
 from searchlight.trainables.filesystem.paths import parse_path, synced
 from searchlight.trainables.flatten import flatten
+from searchlight.trainables.isolation.resource_leaks import ProgramLeftovers
+from searchlight.trainables.ranks import Ranks
 from searchlight.trainables.registry import PACKAGE
 from searchlight.trainables.worker.endings import build_interruption
 from searchlight.trainables.worker.messages import Infeasibility, SegmentAssignment, SegmentEnd, WorkerSettings
 from searchlight.trainables.worker.session import Session
-from searchlight.trainables.worker.train_function import FunctionRunner
+from searchlight.trainables.worker.session_runner import SessionRunner
 
 logger = logging.getLogger(__name__)
 
 
-class CommandRunner(FunctionRunner):
+class CommandRunner(SessionRunner):
     """Runs segments of a command's trials. The program goes on while its function waits in a report."""
 
-    has_own_process = True
     kept = "its folder"
 
-    def __init__(self, settings: WorkerSettings, context: Context, *arguments: Any, **options: Any) -> None:
+    def __init__(self, settings: WorkerSettings, context: Ranks, *arguments: Any, **options: Any) -> None:
         # Before the state of the process is kept, since it lasts longer than trials. It ends with this process.
         self._server = ForkServer() if settings.command is not None and settings.command.warm else None
         super().__init__(settings, context, *arguments, **options)
+
+    def _keep_process(self) -> ProgramLeftovers:
+        return ProgramLeftovers()
 
     @property
     def command(self) -> CommandSettings:
@@ -59,6 +62,9 @@ class CommandRunner(FunctionRunner):
 
     def _load_function(self) -> Any:
         return self._run_program
+
+    def _prepare_call(self, config: dict[str, Any]) -> AbstractContextManager[object]:
+        return nullcontext()  # a program seeds its own generators
 
     def _run_program(self, config: dict[str, Any]) -> None:
         """Run the program of a trial with `config` until it or its trial ends. This is the function of the session."""

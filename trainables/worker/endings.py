@@ -4,14 +4,16 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
-from searchlight.trainables.context import Context
-from searchlight.trainables.device_errors import is_of_this_rank, is_out_of_memory, measure_missing_gib
+from searchlight.trainables.device_errors import (
+    is_of_this_rank,
+    is_of_torch,
+    is_out_of_memory,
+    measure_missing_gib,
+)
 from searchlight.trainables.filesystem.storage_errors import UnreadableError, UnwritableError
 from searchlight.trainables.precision import Diverged
+from searchlight.trainables.ranks import Ranks
 from searchlight.trainables.registry import describe_missing_file
-from searchlight.trainables.update.reduction import PeerFailed
 from searchlight.trainables.worker.messages import Infeasibility, Migration, SegmentEnd, WorkerReport
 
 
@@ -41,7 +43,7 @@ def build_interruption(ranks: Sequence[tuple[bool, str]]) -> SegmentEnd | Migrat
     return Migration(leaving[0])
 
 
-def ends_gang(last: WorkerReport | None, context: Context) -> bool:
+def ends_gang(last: WorkerReport | None, context: Ranks) -> bool:
     """Return whether the workers of a gang end after `last`, since one rank has failed and the others wait for it.
 
     None: another rank has failed.
@@ -53,7 +55,7 @@ def ends_gang(last: WorkerReport | None, context: Context) -> bool:
     return last is None or (isinstance(last, Migration) and last.is_synchronous)
 
 
-def build_unwritable(error: UnwritableError, context: Context, kept: str = "a checkpoint") -> SegmentEnd:
+def build_unwritable(error: UnwritableError, context: Ranks, kept: str = "a checkpoint") -> SegmentEnd:
     """Return the last report of a segment whose files the storage does not take or give: no fault of its trial."""
     reason = f"{kept} cannot be {'read' if isinstance(error, UnreadableError) else 'written'}: {error}"
     return SegmentEnd("interrupted", reason, alone=context.world_size > 1, unwritable=True)
@@ -64,7 +66,9 @@ def is_lost_peer(error: BaseException) -> bool:
     if is_of_this_rank(error):
         return False
     gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
-    return gloo or isinstance(error, torch.distributed.DistError | PeerFailed)
+    from searchlight.trainables.update.reduction import PeerFailed  # here, since a single rank needs no torch
+
+    return gloo or isinstance(error, PeerFailed) or is_of_torch(error, "distributed.DistError")
 
 
 def format_reason(error: BaseException) -> str:

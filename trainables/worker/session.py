@@ -10,6 +10,7 @@ import logging
 import math
 import queue
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +22,8 @@ from typing import Any, NoReturn
 import numpy as np
 import ray
 import ray.train
-import torch
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
-from searchlight.trainables.context import rng
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.flatten import flatten
@@ -39,9 +38,10 @@ from searchlight.trainables.worker.messages import (
     SegmentEnd,
     WorkerReport,
 )
-from searchlight.trainables.worker.trial_runner import TrialRunner
+from searchlight.trainables.worker.segment_runner import SegmentRunner
 
 logger = logging.getLogger(__name__)
+Prepare = Callable[[dict[str, Any]], AbstractContextManager[object]]
 
 
 class TrialEnded(BaseException):
@@ -76,7 +76,7 @@ class Session:
     def __init__(
         self,
         segment: SegmentAssignment,
-        runner: TrialRunner,
+        runner: SegmentRunner,
         rays: Any,
         find_start: Callable[[SegmentAssignment], int] = lambda segment: 0,
     ) -> None:
@@ -103,11 +103,15 @@ class Session:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rays, name)
 
-    def start(self, function: Callable[..., Any], watch_steps: Callable[[], AbstractContextManager[object]]) -> None:
-        """Call `function` in a new thread, where torch's modes have their defaults, in the context `watch_steps`."""
+    def start(self, function: Callable[..., Any], prepare: Prepare) -> None:
+        """Call `function` in a new thread, where torch's modes have their defaults.
+
+        Args:
+            prepare: Prepares that thread for a trial with the given config, and returns the context of the call.
+        """
         self._choose_checkpoint()
         self.thread = threading.Thread(
-            target=self._call_function, args=(function, watch_steps), daemon=True, name="train-function"
+            target=self._call_function, args=(function, prepare), daemon=True, name="train-function"
         )
         set_train_fn_utils(self)  # until the next trial: calls of threads that this trial leaves running are refused
         self.thread.start()
@@ -283,17 +287,12 @@ class Session:
                     logger.warning("%s The one before it is used.", error)
         return None
 
-    def _call_function(
-        self, function: Callable[..., Any], watch_steps: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def _call_function(self, function: Callable[..., Any], prepare: Prepare) -> None:
         try:
-            if self.context.device.type == "cuda":
-                torch.cuda.set_device(self.context.device)  # each thread has a current device of its own
-            # The same on all ranks and at each start: a random split of the data must stay the same.
-            rng.seed(self.context.generator, 0, self.segment.config["seed"], 0)
+            context = prepare(self.segment.config)
             self._usage.begin()
             self._since = time.perf_counter()
-            with watch_steps(), _successful_exits():
+            with context, _successful_exits():
                 function(*_build_arguments(function, self.segment.config))
             if self._end is None:
                 self._finish_function()
@@ -418,7 +417,9 @@ def _build_arguments(function: Callable[..., Any], config: dict[str, Any]) -> li
 
 
 def _to_number(value: Any) -> float | None:
-    if (isinstance(value, torch.Tensor) and value.numel() == 1) or (isinstance(value, np.ndarray) and value.size == 1):
+    torch = sys.modules.get("torch")  # without it, no value is a tensor
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    if (is_tensor and value.numel() == 1) or (isinstance(value, np.ndarray) and value.size == 1):
         value = value.item()
     if isinstance(value, int | float | np.number | np.bool_):
         with contextlib.suppress(OverflowError, TypeError):  # a whole number beyond all floats, a complex one

@@ -1,10 +1,6 @@
-"""Runs the segments of trials on one rank."""
+"""Runs the segments of a task's trials on one rank: the first quick audit, epochs, and what is saved of them."""
 
-import contextlib
-import logging
-import os
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,66 +10,40 @@ from searchlight.trainables import checkpoint
 from searchlight.trainables.checkpoint import images
 from searchlight.trainables.checkpoint.selection import find_resume_checkpoint
 from searchlight.trainables.context import Context
-from searchlight.trainables.cuda import SYNCHRONOUS
-from searchlight.trainables.device_errors import breaks_device, probe_device
 from searchlight.trainables.filesystem.paths import parse_path
-from searchlight.trainables.filesystem.storage_errors import UnwritableError, unwritable_errors
-from searchlight.trainables.isolation.determinism import reserve_workspace
-from searchlight.trainables.isolation.process import ProcessSnapshot, ProgramLeftovers
-from searchlight.trainables.isolation.resource_leaks import Memory, allocate_workspaces, end_data_loaders
+from searchlight.trainables.filesystem.storage_errors import unwritable_errors
+from searchlight.trainables.isolation.process import ProcessSnapshot
+from searchlight.trainables.isolation.resource_leaks import allocate_workspaces, end_data_loaders
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.preflight.findings import Finding
-from searchlight.trainables.registry import find_user_frame, load_class
+from searchlight.trainables.registry import load_class
 from searchlight.trainables.training.trainer import TrialTrainer
-from searchlight.trainables.worker.endings import (
-    build_interruption,
-    build_unwritable,
-    check_other_metrics,
-    ends_gang,
-    find_infeasibility,
-    format_reason,
-    is_lost_peer,
-)
+from searchlight.trainables.worker.endings import build_interruption, check_other_metrics, find_infeasibility
 from searchlight.trainables.worker.messages import (
     Divergence,
     EpochReport,
-    Migration,
+    Infeasibility,
     SegmentAssignment,
     SegmentEnd,
     WorkerReport,
     WorkerSettings,
 )
+from searchlight.trainables.worker.segment_runner import AuditFailed, SegmentRunner
 from searchlight.trainables.worker.working_folder import WorkingFolder
 
 AUTOSAVE_S = 300.0  # longer epochs are saved in between, which limits the work that is lost with a worker
-MEMORY_GROWTH_GIB = 1.0  # a process that has grown more since its first trial is recycled
 
 
-class AuditFailed(Exception):
-    """The audit at the start of a search found errors in its task."""
-
-
-class TrialRunner:
-    """Runs segments on one rank. Keeps the last trial in memory, in case the next segment continues it.
+class TrialRunner(SegmentRunner):
+    """Runs segments of a task's trials on one rank.
 
     Args:
         context: The context of this rank.
         stopping: Once set, ends the running trial between two windows.
         autosave_s: The interval in seconds at which a running epoch is saved.
-        folder: Sets the current folder of each trial. Default: all trials run in the current one.
-
-    Attributes:
-        progress: A counter of builds, windows and evaluations over all trials.
-        held: The trial that the next segment may continue in memory, and its epoch.
-        recycle_reason: Why this process should run no other trial, or "".
-        turn: The turn of the segment that runs, see Mailbox.
-        halted_turn: The last turn whose trial must stop, although the search goes on.
-        migrate_reason: Why another process must continue the trial, or "". It is set before `stopping` is.
-        kept: What the storage takes of a trial, for messages.
-        is_auditor: Whether the next segment begins with the audit of the task, which `on_audit` receives as JSON.
     """
 
-    kept = "a checkpoint"
+    context: Context
 
     def __init__(
         self,
@@ -83,50 +53,19 @@ class TrialRunner:
         autosave_s: float = AUTOSAVE_S,
         folder: WorkingFolder | None = None,
     ) -> None:
-        self.settings = settings
-        self.folder = folder or WorkingFolder(None)
-        self.task = settings.task
-        self.context = context
-        self.stopping = stopping
+        super().__init__(settings, context, stopping, folder)
         self.autosave_s = autosave_s
-        self.progress = 0
-        self.held: tuple[int, int] | None = None
         self.training: TrialTrainer | None = None
-        self.recycle_reason = ""
-        self.turn, self.halted_turn = 1, 0
-        self.migrate_reason = ""
-        self.is_auditor = False
-        self.on_audit: Callable[[dict[str, Any] | None], object] = lambda audit: None
         self._build: Callable[..., object] | None = None  # of the task's class
-        self._trials = 0
-        if settings.command is None:  # a program has its own settings
-            reserve_workspace()  # before the first trial, since any may be deterministic
-        self._process = ProgramLeftovers() if settings.command else ProcessSnapshot(settings.task)
-        self._memory = Memory(MEMORY_GROWTH_GIB)
-        self._thread = threading.get_ident()
 
-    @property
-    def thread(self) -> int:
-        """The identifier of the thread that trains."""
-        return self._thread
-
-    def run(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        """Yield a report for each epoch of `segment`. The last report is `done`.
-
-        The notes of a report are the lines that the trainables logged since the report before.
-        """
-        with _LogCapture() as notes:
-            for report in self._run_segment(segment):
-                lines = notes.pop_lines()
-                yield replace(report, notes=lines) if lines else report
+    def _keep_process(self) -> ProcessSnapshot:
+        return ProcessSnapshot(self.task)
 
     @property
     def must_continue(self) -> bool:
-        """Whether other workers must not take over before the trial in memory is saved."""
         return self.training is not None
 
     def drop_trial_unless_continued(self, segment: SegmentAssignment | None) -> None:
-        """Release the trial in memory, unless `segment` continues it. This may set `recycle_reason`."""
         if self.training is None:
             return
         if segment is not None and self.held == (segment.trial, segment.epoch):
@@ -135,57 +74,22 @@ class TrialRunner:
                 return
         self._release()
 
-    def _run_segment(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
-        last: WorkerReport | None = None
-        try:
-            self.folder.enter(segment.trial)
-            if self.is_auditor:
-                self._audit()
-            for report in self._generate_reports(segment):
-                if report.done:
-                    last = report
-                else:
-                    yield report
-        except Diverged as error:
-            last = self._build_divergence(error)
-        except UnwritableError as error:
-            last = build_unwritable(error, self.context, self.kept)
-        except AuditFailed as error:  # the search ends, and the trial continues after a resume
-            last = SegmentEnd("interrupted", str(error))
-        # Any error of a task, also sys.exit(), ends its trial but not the gang.
-        except (Exception, SystemExit) as error:
-            if self.context.world_size > 1 and is_lost_peer(error):
-                raise  # another rank ended: Train restarts the group, and the trial resumes from its checkpoint
-            last = self._build_failure(error)
-        finally:  # after the error was handled: its traceback keeps the trial's objects alive
-            # A gang that ends needs no release, which might wait for the other ranks on a GPU.
-            if self.held is None and not ends_gang(last, self.context):
-                self._release()
-        assert last is not None
-        if isinstance(last, SegmentEnd):  # after its memory is free, since the trial may have used all of it
-            last = replace(last, location=find_user_frame(last.traceback))
-        yield last
+    def _find_infeasibility(self, error: BaseException) -> Infeasibility | None:
+        trains_window = self.training is not None and self.training.current > self.training.epoch
+        return find_infeasibility(error, self._build, trains_window)
 
-    def _build_failure(self, error: BaseException) -> SegmentEnd | Migration:
-        reason = format_reason(error)
-        if breaks_device(error):
-            self.recycle_reason = "an error of CUDA ended the trial before"
-            if not self.settings.is_synchronous and os.environ.get(SYNCHRONOUS) != "1":
-                return Migration(f"{reason}; it runs once more with {SYNCHRONOUS}=1, to find the line", (), True)
-        infeasibility = find_infeasibility(error, self._build, self._trains_window)
-        return SegmentEnd("failed", reason, traceback.format_exc(), infeasibility=infeasibility)
-
-    @property
-    def _trains_window(self) -> bool:
-        return self.training is not None and self.training.current > self.training.epoch
+    def _build_divergence(self, error: Diverged) -> SegmentEnd:
+        end = super()._build_divergence(error)
+        if self.training is None:
+            return end
+        last = None
+        # A Diverged that the task itself raises is no report of an epoch, even with metrics.
+        if error.kind == "objective" and error.metrics is not None:
+            last = EpochReport(self.training.epoch, error.metrics, None, self._compute_costs(self.training))
+        return replace(end, divergence=Divergence(error.kind, self.training.current), last=last)
 
     def _audit(self) -> None:
-        """Run the quick part of the task's audit. Call this on all ranks.
-
-        Raises:
-            AuditFailed: The audit found errors, so that no trial must start.
-        """
-        self.is_auditor = False
+        super()._audit()
         try:
             self._run_audit()
         except AuditFailed:
@@ -220,21 +124,11 @@ class TrialRunner:
     def _restore_process(self) -> None:
         """Undo what the audit changed in the process."""
         end_data_loaders()
-        self.context.cache_store.drop_changed()
+        self.context.drop_changed_values()
         if broken := self._probe_device():
             self.recycle_reason = broken
         elif left := self._process.restore():
             self.recycle_reason = self.recycle_reason or left
-
-    def _build_divergence(self, error: Diverged) -> SegmentEnd:
-        epoch, last = 0, None
-        if self.training is not None:
-            epoch = self.training.current
-            # A Diverged that the task itself raises is no report of an epoch, even with metrics.
-            if error.kind == "objective" and error.metrics is not None:
-                last = EpochReport(self.training.epoch, error.metrics, None, self._compute_costs(self.training))
-        alone = self.context.world_size > 1 and not error.agreed
-        return SegmentEnd("diverged", str(error), "", Divergence(error.kind, epoch), last, alone)
 
     def _generate_reports(self, segment: SegmentAssignment) -> Iterator[WorkerReport]:
         self.drop_trial_unless_continued(segment)
@@ -328,11 +222,6 @@ class TrialRunner:
         """Return the cost of the last epoch in each unit of fidelity."""
         return {"samples": training.samples, "gpu_seconds": training.seconds * self.settings.gpus}
 
-    @property
-    def must_stop(self) -> bool:
-        """Whether the search stops, the trial must move, or this trial is halted."""
-        return self.stopping.is_set() or self.halted_turn >= self.turn
-
     def _should_stop(self) -> bool:
         """Return whether to stop before the next window."""
         self._count_progress()
@@ -343,62 +232,7 @@ class TrialRunner:
         self._count_progress()
         return self.stopping.is_set()
 
-    def _count_progress(self) -> None:
-        self.progress += 1
-
-    def _release(self) -> None:
-        """Release the trial in memory and undo its changes to the process."""
-        end_data_loaders()  # first: the garbage collector may find them later
-        self._trials += 1
-        broken = self._probe_device()
-        if self.training is not None:
-            # With a broken device, any call may raise, which would lose the report of the trial.
-            with contextlib.suppress(*(RuntimeError,) if broken else ()):
-                self.training.close()
-        self.held = self.training = None
-        if broken:
-            self.recycle_reason = broken
-            return
-        self.context.cache_store.drop_changed()
-        left = self._process.restore()
-        grown = self._memory.describe_growth(self._trials, self.context.cache_store.get_size)
-        if not self.recycle_reason:
-            self.recycle_reason = left or grown or self._check_trial_limit()
-
-    def _probe_device(self) -> str:
-        """Return why this process can use its device no more, or ""."""
-        error = probe_device(self.context.device)
-        return f"{self.context.device} fails in this process: {error}" if error else ""
-
-    def _check_trial_limit(self) -> str:
-        if self.settings.is_synchronous:
-            return f"the trial before ran with {SYNCHRONOUS}=1"
-        if self._trials != self.settings.recycle_after:
-            return ""
-        return "1 trial" if self._trials == 1 else f"{self._trials} trials"
-
-
-class _LogCapture(logging.Handler):
-    """Collects the log lines of the trainables, since users do not read the logs of workers."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._lines: list[str] = []
-        self._logger = logging.getLogger("searchlight.trainables")
-
-    def __enter__(self) -> "_LogCapture":
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.INFO)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(logging.NOTSET)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
-
-    def pop_lines(self) -> list[str]:
-        """Return the lines that were logged since the last call."""
-        lines, self._lines = self._lines, []
-        return lines
+    def _close_trial(self) -> None:
+        training, self.training = self.training, None
+        if training is not None:
+            training.close()

@@ -10,23 +10,20 @@ from typing import Any
 
 import ray
 import ray.train
-import ray.train.torch
-import torch
 
-from searchlight.trainables.context import Context
 from searchlight.trainables.filesystem.paths import cached_on_node
 from searchlight.trainables.private_api import get_ray_train_session_dir
+from searchlight.trainables.ranks import Ranks
 from searchlight.trainables.registry import enter_task_folder
-from searchlight.trainables.training.resource_usage import limit_gpu_memory
 from searchlight.trainables.worker.endings import ends_gang
 from searchlight.trainables.worker.messages import EpochReport, Migration, SegmentAssignment, SegmentEnd, WorkerSettings
-from searchlight.trainables.worker.trial_runner import TrialRunner
+from searchlight.trainables.worker.segment_runner import SegmentRunner
 from searchlight.trainables.worker.working_folder import WorkingFolder
 
 HEARTBEAT_S = 10.0  # interval without --stall-timeout: the default limit is half an hour
 
 
-def work(config: dict[str, Any], runner_class: type[TrialRunner]) -> None:
+def work(config: dict[str, Any], runner_class: type[SegmentRunner]) -> None:
     """Run the segments of a gang on this rank until the gang ends or replaces this process.
 
     Args:
@@ -39,13 +36,9 @@ def work(config: dict[str, Any], runner_class: type[TrialRunner]) -> None:
     # Libraries that connect to Ray must find this cluster, not another one on the host.
     me, ranks = ray.get_runtime_context(), ray.train.get_context()
     os.environ["RAY_ADDRESS"] = me.gcs_address
-    # The GPU of a command is its program's: a worker that touched it would take hundreds of MiB of its memory.
-    device = torch.device("cpu") if settings.rehearsal or settings.command else ray.train.torch.get_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # as in a TorchTrainer
-    limit_gpu_memory(device, settings.gpus / ranks.get_world_size())
     files = cached_on_node(settings.files, get_ray_train_session_dir())
-    context = Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
+    # The GPU of a command is its program's: a worker that touched it would take hundreds of MiB of its memory.
+    context = Ranks(files=files) if settings.command else _create_context(settings, ranks, files)
     group, run = ray.util.get_current_placement_group(), ranks.get_experiment_name()
     if ray.get(registry.register_worker.remote(gang, run, group, [ray.put(me.current_actor)], me.get_node_id())):
         runner = runner_class(settings, context, threading.Event(), folder=WorkingFolder(Path.cwd()))
@@ -55,10 +48,25 @@ def work(config: dict[str, Any], runner_class: type[TrialRunner]) -> None:
             runner.folder.remove()
 
 
+def _create_context(settings: WorkerSettings, ranks: Any, files: Path | None) -> Ranks:
+    """Return the context of a worker that trains in this process."""
+    import ray.train.torch  # here, since the worker of a program needs no torch
+    import torch
+
+    from searchlight.trainables.context import Context
+    from searchlight.trainables.training.resource_usage import limit_gpu_memory
+
+    device = torch.device("cpu") if settings.rehearsal else ray.train.torch.get_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # as in a TorchTrainer
+    limit_gpu_memory(device, settings.gpus / ranks.get_world_size())
+    return Context(device, ranks.get_world_rank(), ranks.get_world_size(), files, ranks.get_local_world_size())
+
+
 class GangMember:
     """One rank of a gang. It takes segments from the gang's mailbox and puts their reports into it."""
 
-    def __init__(self, registry: Any, gang: str, runner: TrialRunner) -> None:
+    def __init__(self, registry: Any, gang: str, runner: SegmentRunner) -> None:
         self._registry = registry
         self._gang = gang
         self._runner = runner

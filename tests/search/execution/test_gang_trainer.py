@@ -24,7 +24,7 @@ from searchlight.trainables.worker.process_group import leave_group
         (0, {}, "gloo"),
         (0, {"objective": "loss"}, "gloo"),
         (1, {"rehearsal": True}, "gloo"),
-        (1, {"objective": "loss", "command": CommandSettings(("train",), "", "", ("loss",))}, "gloo"),
+        (1, {"objective": "loss", "command": CommandSettings(("train",), "", "", ("loss",))}, None),
     ],
 )
 def test_process_group_suits_the_devices_and_the_kind_of_task(monkeypatch, gpus, options, expected):
@@ -36,8 +36,10 @@ def test_process_group_suits_the_devices_and_the_kind_of_task(monkeypatch, gpus,
     monkeypatch.setattr(ray, "get", lambda calls: calls)
     group = Mock()
     group.get_workers.return_value = [Mock(), Mock()]
-    TorchBackend().on_start(group, trainer.call_args.kwargs["backend_config"])
-    assert [call.args[2] for call in group.execute_single_async.call_args_list] == [expected, expected]
+    config = trainer.call_args.kwargs["backend_config"]
+    config.backend_cls().on_start(group, config)
+    joined = [call.args[2] for call in group.execute_single_async.call_args_list]
+    assert joined == ([expected, expected] if expected else [])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

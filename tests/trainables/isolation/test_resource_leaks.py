@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from searchlight.trainables.isolation import resource_leaks
 from searchlight.trainables.isolation.resource_leaks import GIB, Memory, measure_gpu_memory
-from searchlight.trainables.worker import trial_runner
+from searchlight.trainables.worker import segment_runner
 from searchlight.trainables.worker.messages import SegmentAssignment, SegmentEnd
 from tests.trainables.isolation.trials import run_in, worker_of
 from tests.trainables.toy_models import Regression
@@ -213,7 +213,7 @@ def test_trial_that_can_continue_is_not_released(run):
     ("fault", "reason"), [("memory", "memory grew by 0.1 GiB over 3 trials"), ("cache", "")], ids=["kept", "cached"]
 )
 def test_memory_growth_beyond_the_cache_recycles_process(run, monkeypatch, fault, reason):
-    monkeypatch.setattr(trial_runner, "MEMORY_GROWTH_GIB", 0.1)
+    monkeypatch.setattr(segment_runner, "MEMORY_GROWTH_GIB", 0.1)
     worker = leaving()
     reasons = []
     for trial, leaves in enumerate(["memory", fault, fault]):  # 64 MiB, or 128 MiB once

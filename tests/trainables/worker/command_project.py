@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.context import Context
+from searchlight.trainables.ranks import Ranks
 from searchlight.trainables.worker.command_runner import CommandRunner
 from searchlight.trainables.worker.messages import EpochReport, SegmentAssignment, SegmentEnd, WorkerSettings
 
@@ -57,7 +57,7 @@ class Project:
             (sys.executable, "-u", "train.py", *words), str(self.folder), objectives=("loss",), **options
         )
         settings = WorkerSettings("", "loss", command=command)
-        return CommandRunner(settings, Context(), self.stopping)
+        return CommandRunner(settings, Ranks(), self.stopping)
 
     def segment(self, epoch=0, until=100, is_last=True, trial=0, **config) -> SegmentAssignment:
         folder = str(self.folder.parent / "checkpoints" / str(trial))

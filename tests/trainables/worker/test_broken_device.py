@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from searchlight.trainables.isolation import resource_leaks
-from searchlight.trainables.worker import trial_runner
+from searchlight.trainables.worker import segment_runner, trial_runner
 from searchlight.trainables.worker.messages import Migration
 from tests.trainables.toy_models import Regression
 from tests.trainables.worker.local_worker import workers
@@ -29,7 +29,7 @@ def broken(monkeypatch):
     def fail(*_):
         raise torch.AcceleratorError(ASSERT)
 
-    monkeypatch.setattr(trial_runner, "probe_device", lambda device: ASSERT)
+    monkeypatch.setattr(segment_runner, "probe_device", lambda device: ASSERT)
     monkeypatch.setattr(resource_leaks, "is_cuda_in_use", lambda: True)
     for name in ("empty_cache", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, fail)

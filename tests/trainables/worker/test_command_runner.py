@@ -4,28 +4,20 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.context import Context
-from searchlight.trainables.worker.messages import WorkerSettings
-from searchlight.trainables.worker.trial_runner import TrialRunner
 from tests.trainables.worker.command_project import COUNT, ENDLESS, end, find_notes, is_running, losses
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 
 
-@pytest.mark.parametrize(
-    "settings", [WorkerSettings("toy:Toy"), WorkerSettings("", command=CommandSettings(("true",), "", "", ("loss",)))]
-)
-def test_workspace_of_cublas_is_reserved_for_tasks_alone(settings, monkeypatch):
+def test_workspace_of_cublas_is_not_reserved_for_programs(project, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    TrialRunner(settings, Context(), threading.Event())
-    assert ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == (settings.command is None)
+    project.worker()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
 
 
 def test_each_line_with_a_metric_is_a_report(project):
@@ -184,19 +176,19 @@ def test_last_value_of_a_step_counts(project):
 
 
 NEW_WORKER = """
-import sys, threading
-from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.context import Context
-from searchlight.trainables.worker.messages import WorkerSettings
-from searchlight.trainables.worker.trial_runner import TrialRunner
+import sys
+from pathlib import Path
+from searchlight.trainables.private_api import LocalTrainFnUtils, set_train_fn_utils
+from searchlight.trainables.worker import worker
+from tests.trainables.worker.command_project import COUNT, Project, end
 
-command = CommandSettings(("train",), "/", "/", ("loss",)) if sys.argv[1] == "program" else None
-TrialRunner(WorkerSettings("task:Task", command=command), Context(), threading.Event())
-print("torch._dynamo" in sys.modules)
+set_train_fn_utils(LocalTrainFnUtils("test"))
+project = Project(Path(sys.argv[1]))
+project.write(COUNT)
+print(end([*project.worker("{epochs}").run(project.segment(epochs=2, until=2))]), "torch" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("kind", "imports"), [("program", "False"), ("task", "True")])
-def test_worker_of_a_program_does_not_import_the_compiler_of_torch(kind, imports):
-    done = subprocess.run([sys.executable, "-c", NEW_WORKER, kind], capture_output=True, text=True)
-    assert done.stdout.strip() == imports, done.stderr
+def test_worker_of_a_program_does_not_import_torch(tmp_path):
+    done = subprocess.run([sys.executable, "-c", NEW_WORKER, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.strip() == "('completed', '') False", done.stderr

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from searchlight.trainables.precision import Diverged
 from searchlight.trainables.worker.messages import Divergence, SegmentAssignment, SegmentEnd
-from searchlight.trainables.worker.trial_runner import TrialRunner
+from searchlight.trainables.worker.segment_runner import SegmentRunner
 from tests.trainables.toy_models import Regression
 from tests.trainables.two_ranks import LIMIT, RANKS, Pair
 from tests.trainables.worker.local_worker import workers
@@ -94,7 +94,7 @@ def test_rank_that_diverges_alone_ends_the_trial_and_its_group(pair, stretch):
 def run_unreleased(rank: int, segment: SegmentAssignment) -> tuple[list[SegmentEnd], str]:
     """The reports of a segment whose ranks cannot release it: on a GPU, that might wait for the other ranks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(TrialRunner, "_release")
+        patch.delattr(SegmentRunner, "_release")
         return run_on_rank(rank, segment)
 
 
