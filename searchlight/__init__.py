@@ -4,8 +4,9 @@
 what the built-in tasks compute.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from searchlight.trainables.lazy_imports import import_on_use
 
 if TYPE_CHECKING:
     from searchlight.search.config import SearchConfig
@@ -48,13 +49,8 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use: a worker needs neither Optuna nor MLflow, and a driver needs no torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+# A worker needs neither Optuna nor MLflow, and the driver of a program's search needs no torch.
+__getattr__ = import_on_use(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

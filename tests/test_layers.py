@@ -50,7 +50,7 @@ LAYERS = [
         "trainables.trust",
     ),
     ("trainables.private_api", "trainables.device_errors", "trainables.gpu_driver", "trainables.ranks"),
-    ("trainables.cuda",),
+    ("trainables.cuda", "trainables.lazy_imports"),
     ("models.arc.evaluation", "models.liquid.strategy"),
     ("models.arc.policy", "models.liquid.losses", "models.liquid.task_stream"),
     ("models.arc.programs", "models.arc.prompt", "models.liquid.continual", "models.liquid.network"),

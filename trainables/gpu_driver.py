@@ -3,7 +3,6 @@
 import warnings
 
 import pynvml
-import torch
 
 # The first driver for each major version of CUDA. Source: NVIDIA, CUDA Compatibility, Minor Version Compatibility.
 OLDEST_DRIVERS = {"11": 450, "12": 525, "13": 580}
@@ -14,6 +13,8 @@ def find_driver_problem() -> str:
 
     torch counts GPUs without CUDA, so that it counts those that its build cannot use, too.
     """
+    import torch  # here, since the search of a program needs none
+
     count = torch.cuda.device_count()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of what is told below

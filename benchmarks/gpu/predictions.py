@@ -17,7 +17,8 @@ from benchmarks.gpu.device_tasks import DeviceTask
 from benchmarks.recording import Row
 from searchlight.trainables.context import Context
 from searchlight.trainables.lm import LmTask
-from searchlight.trainables.preflight.audit import Audit, AuditRequest
+from searchlight.trainables.preflight.audit import Audit
+from searchlight.trainables.preflight.messages import AuditRequest
 from searchlight.trainables.task import Task
 from searchlight.trainables.training.trainer import TrialTrainer
 

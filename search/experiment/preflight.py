@@ -11,13 +11,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import ValidationError
 
 from searchlight.search.analysis.cost_estimate import CostEstimate, estimate_cost
 from searchlight.search.errors import UsageError, format_validation_errors
-from searchlight.search.execution.cluster.local_machine import count_available_cpus, get_device, uses_existing_cluster
+from searchlight.search.execution.cluster.local_machine import (
+    count_available_cpus,
+    count_gpus,
+    get_device_type,
+    uses_existing_cluster,
+)
 from searchlight.search.execution.options import ResourceOptions
 from searchlight.search.experiment.plan import SearchPlan
 from searchlight.search.experiment.task_files import CODE, TASK_FILES, copy_code
@@ -27,9 +31,8 @@ from searchlight.search.task_source import TaskSource
 from searchlight.search.tracking.provenance import get_searchlight_version
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.precision import Precision, lacks_kernels
-from searchlight.trainables.preflight.audit import AuditRequest, AuditResult
 from searchlight.trainables.preflight.findings import make_finding, sort_findings
-from searchlight.trainables.preflight.process import audit_apart
+from searchlight.trainables.preflight.messages import AuditRequest, AuditResult, audit_apart
 from searchlight.trainables.registry import link_modules
 
 LIMIT_S = 10.0  # of the audit itself, apart from the build of the task: a part that has begun may take longer
@@ -119,7 +122,10 @@ def identify_audit(request: AuditRequest, files: Mapping[str, str]) -> str:
     if uses_existing_cluster():
         return ""
     machine = [platform.node(), platform.processor(), count_available_cpus()]
-    machine += [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    if gpus := count_gpus():
+        import torch
+
+        machine += [torch.cuda.get_device_name(index) for index in range(gpus)]
     known = [asdict(request), dict(files), get_searchlight_version(), machine]
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
@@ -166,7 +172,7 @@ def _list_choices(space: Space, name: str) -> list[Any]:
 
 def has_gpus(options: ResourceOptions) -> bool:
     """Return whether each worker of the search gets a GPU, as far as this machine can tell."""
-    return bool(options.gpus_per_worker) or get_device(options).type == "cuda"
+    return bool(options.gpus_per_worker) or get_device_type(options) == "cuda"
 
 
 def estimate(plan: SearchPlan, audit: Audit) -> CostEstimate | None:
@@ -174,7 +180,7 @@ def estimate(plan: SearchPlan, audit: Audit) -> CostEstimate | None:
     config, gpus = plan.config, has_gpus(plan.config)
     epochs = plan.expected_cost if config.fidelity == "epochs" else None
     each = config.workers * ((config.gpus_per_worker or 1.0) if gpus else config.cpus_per_worker)
-    have = torch.cuda.device_count() if gpus else count_available_cpus()
+    have = count_gpus() if gpus else count_available_cpus()
     concurrent = config.concurrency or max(1, int(have // each))
     devices = each if gpus else float(config.workers)
     return estimate_cost(epochs, plan.trials, concurrent, devices, audit["costs"], gpus)
@@ -222,6 +228,8 @@ def find_unsupported_modes(plan: SearchPlan) -> dict[str, str]:
         return {}
     keywords = {"reference": source.reference, "request": asdict(request), "gpus": 0.0, "is_function": False}
     keywords["files"] = str(config.local_path / TASK_FILES)
+    import torch  # here, since the search of a program needs none
+
     try:
         if uses_existing_cluster():
             audit = _call_on_node(config, _audit_doubtful, MODES_S, modes=modes, **keywords)
@@ -237,6 +245,8 @@ def find_unsupported_modes(plan: SearchPlan) -> dict[str, str]:
 
 def _audit_doubtful(modes: Sequence[Precision], **keywords: Any) -> Audit:
     """Audit the task if this node lacks operations in any of `modes`, and return the result."""
+    import torch
+
     from searchlight.trainables.precision import lacks_kernels  # on the node, which has its own copy
 
     is_doubtful = any(lacks_kernels(mode, torch.device("cpu")) for mode in modes)
@@ -245,6 +255,8 @@ def _audit_doubtful(modes: Sequence[Precision], **keywords: Any) -> Audit:
 
 def _describe_death(end: str) -> Audit:
     """Return the audit of a task that ended its process."""
+    from searchlight.trainables.preflight.checks import errors  # noqa: F401  # declares the kind
+
     finding = make_finding("training-fails", "the process", end)
     return AuditResult(sort_findings([finding])).as_json()
 

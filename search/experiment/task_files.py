@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -31,7 +31,9 @@ from searchlight.search.task_source import (
 from searchlight.search.tracking.provenance import compute_digests
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import PACKAGE
-from searchlight.trainables.task import Task
+
+if TYPE_CHECKING:  # it imports torch, and the search of a program needs none
+    from searchlight.trainables.task import Task
 
 LARGEST_MIB = 64  # every worker loads it again before each trial
 CODE = "code"
@@ -193,14 +195,18 @@ def _get_archive(code: Path) -> Path:
     return next(path for n in itertools.count(1) if not (path := code.with_name(f"{CODE}-{n}")).exists())
 
 
-def prepare_task_files(options: StorageOptions, task: type[Task[Any]] | None, space: Space) -> StoragePath:
+def prepare_task_files(options: StorageOptions, task: "type[Task[Any]] | None", space: Space) -> StoragePath:
     """Let the task's `prepare` fill its folder in the search's folder, complete or not at all. Return its final path.
 
     A resumed search keeps its files. A task that prepares nothing has no folder. In a bucket, the folder exists once
     the search has begun. No files are left if `prepare` raises an error.
     """
     folder, kept = options.local_path / TASK_FILES, options.path / TASK_FILES
-    if kept.exists() or task is None or inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
+    if kept.exists() or task is None:
+        return kept
+    from searchlight.trainables.task import Task
+
+    if inspect.getattr_static(task, "prepare") is Task.__dict__["prepare"]:
         return kept
     staging = folder.with_name(f"{TASK_FILES}.tmp")
     shutil.rmtree(staging, ignore_errors=True)  # of a driver that was killed

@@ -71,6 +71,10 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
     (cli.folder / "train.py").write_text(f"if False:\n    import search, models, yaml\n{PLAIN}")
     for name in names:
         (cli.folder / name).write_text("raise SystemExit('imported')")
+    broken = cli.folder / "broken"  # neither the driver nor a worker of a program imports torch
+    (broken / "torch").mkdir(parents=True)
+    (broken / "torch" / "__init__.py").write_text("raise SystemExit('torch imported')")
+    cli.env["PYTHONPATH"] = str(broken)
     options = ["--search", "learning-rate=1e-3..1:log", "--set", "epochs=4", "--trials", "5", "--confirm", "4"]
     reads = ["--metric", r"loss=epoch (?P<step>\d+): loss (\S+)", "--scheduler", "asha-stop", "--seed-flag", "seed"]
     cli.has_mlflow = True

@@ -1,9 +1,9 @@
 """Checkpoint files and directories that are complete or refused."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from searchlight.trainables.checkpoint.file import CheckpointError, delete, link, save
+from searchlight.trainables.lazy_imports import import_on_use
 
 if TYPE_CHECKING:
     from searchlight.trainables.checkpoint.sharded import load
@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointError", "Writer", "delete", "link", "load", "make_plain", "save"]
 
-_MODULES = {"Writer": "writer", "load": "sharded", "make_plain": "state_dict"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs torch on its first use."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+# These import torch, which the driver and the workers of programs do not need.
+__getattr__ = import_on_use(
+    "searchlight.trainables.checkpoint", {"Writer": "writer", "load": "sharded", "make_plain": "state_dict"}
+)

@@ -1,11 +1,10 @@
 """The audit of a task: all its parts in turn, in one process, within a time limit."""
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +30,7 @@ from searchlight.trainables.preflight.findings import (
     make_finding,
     sort_findings,
 )
+from searchlight.trainables.preflight.messages import AuditRequest, AuditResult
 from searchlight.trainables.preflight.modes import ModeReport, find_mode_problems
 from searchlight.trainables.preflight.observation import ObservedTrial
 from searchlight.trainables.preflight.ranks import find_rank_problems
@@ -51,59 +51,6 @@ declare_kinds(
 
 
 declare_kinds("Cost", Kind("config-refused", "warning", "Narrow the range: the task refuses this corner of the space."))
-
-
-@dataclass(frozen=True)
-class AuditRequest:
-    """The request of an audit.
-
-    Attributes:
-        config: The defaults of the task, as JSON.
-        corners: Other configs of the space, each with a text that distinguishes it.
-        modes: The precisions of the space.
-        accumulates: Whether any trial has several micro-batches in an update.
-        limit_s: The approximate limit of the audit, in seconds.
-        is_quick: Whether only the quick part runs.
-        wants_gpu: Whether trials get GPUs, although the audit may run without one.
-        is_gpu_only: Whether only the check on a simulated GPU runs.
-        sizes: The config of each size, if only their activations are compared.
-    """
-
-    config: dict[str, Any]
-    corners: Sequence[tuple[str, dict[str, Any]]] = ()
-    modes: Sequence[str] = ()
-    workers: int = 1
-    accumulates: bool = False
-    limit_s: float = 15.0
-    is_quick: bool = False
-    wants_gpu: bool = False
-    is_gpu_only: bool = False
-    sizes: Sequence[tuple[float, dict[str, Any]]] = ()
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """The result of an audit: its findings, the most severe first, and the costs of the task.
-
-    Attributes:
-        seconds: The duration of each part, by name.
-        modes: The cost and the accuracy of each precision.
-    """
-
-    findings: Sequence[Finding]
-    costs: Sequence[EpochCost] = ()
-    modes: Sequence[ModeReport] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    device: str = "cpu"
-
-    @property
-    def has_errors(self) -> bool:
-        """Whether a search of this task must not start."""
-        return has_errors(self.findings)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values, so that a process which reads them imports nothing for them."""
-        return {"schema": 1, **json.loads(json.dumps(asdict(self))), "has_errors": self.has_errors}
 
 
 class Audit:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from searchlight.trainables.preflight.audit import AuditResult
 from searchlight.trainables.preflight.checks.errors import name_error
 from searchlight.trainables.preflight.checks.gradients import GradientRecord
 from searchlight.trainables.preflight.findings import (
@@ -25,6 +24,7 @@ from searchlight.trainables.preflight.findings import (
     make_group,
     sort_findings,
 )
+from searchlight.trainables.preflight.messages import AuditResult
 from searchlight.trainables.preflight.shadow_device.check import PART, find_unseen, find_waits, find_wrong_device
 from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
 from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils

@@ -5,15 +5,10 @@ REQUEST and RESULT are JSON files. The process ends after SECONDS, also if the o
 
 import json
 import logging
-import math
 import os
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +20,14 @@ from searchlight.trainables.context.context import create_single_rank_group
 from searchlight.trainables.filesystem.atomic_file import write_atomic
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.isolation.resource_leaks import end_data_loaders
-from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
+from searchlight.trainables.preflight.audit import Audit
 from searchlight.trainables.preflight.findings import Severity, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.messages import AuditRequest, AuditResult, audit_apart
 from searchlight.trainables.preflight.shadow_device.check import PART
 from searchlight.trainables.registry import OwnModules, enter_task_folder, get_python_path, load_class
 from searchlight.trainables.training.resource_usage import limit_gpu_memory
 
 ONE_RANK_S = 30.0  # for one rank of a gang, with the start of Python and of the task; the gang waits
-POLL_S = 0.1
 
 
 def audit_task(
@@ -78,46 +73,6 @@ def _audit_function(reference: str, request: AuditRequest, device: torch.device)
         severity: Severity | None = "error" if request.wants_gpu else None
         found += find_gpu_problems(lambda: load_class(reference), request.config, severity)
     return AuditResult(sort_findings(found), device=PART if request.is_gpu_only else str(device)).as_json()
-
-
-def audit_apart(
-    request: Mapping[str, Any],
-    environment: Mapping[str, str],
-    longest_s: float,
-    is_over: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """Run `audit_task` with the keywords `request` in another process, and return its result.
-
-    Raises:
-        TimeoutError: The process was ended, since `longest_s` seconds had passed or `is_over` returned true.
-        RuntimeError: The task ended the process. The message has its exit code and its last line of output.
-    """
-    with tempfile.TemporaryDirectory(prefix="searchlight-preflight-") as folder:
-        asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
-        asked.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-m", "searchlight.trainables.preflight.process", str(asked), str(result)]
-        command.append(str(math.ceil(longest_s) + 1))
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
-        until = time.monotonic() + longest_s
-        try:
-            while process.poll() is None:
-                if is_over():
-                    raise TimeoutError("ended with the search")
-                if time.monotonic() > until:
-                    raise TimeoutError(f"not ended within {longest_s:.0f} s")
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_S)
-        finally:
-            process.kill()
-            process.wait()
-        if result.is_file():
-            audit: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-            return audit
-        lines = log.read_text(errors="replace").splitlines()
-        raise RuntimeError(": ".join([f"the process ended with code {process.returncode}", *lines[-1:]]))
 
 
 def audit_one_rank(

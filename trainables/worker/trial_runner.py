@@ -102,7 +102,8 @@ class TrialRunner(SegmentRunner):
     def _run_audit(self) -> None:
         assert self.settings.audit is not None
         # Here, since most workers audit nothing.
-        from searchlight.trainables.preflight.audit import Audit, AuditRequest
+        from searchlight.trainables.preflight.audit import Audit
+        from searchlight.trainables.preflight.messages import AuditRequest
         from searchlight.trainables.preflight.process import audit_one_rank
 
         context, found = self.context, dict[str, Any]()

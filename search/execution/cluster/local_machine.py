@@ -1,10 +1,11 @@
 """Checks before the start of Ray whether this machine can run the search."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-import torch
 from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.errors import UsageError
@@ -15,15 +16,27 @@ from searchlight.trainables.gpu_driver import find_driver_problem
 from searchlight.trainables.precision import AUTO, Precision, find_supported_precisions
 from searchlight.trainables.task import TaskConfig
 
+# Where Linux has the devices of GPUs: of NVIDIA, of its Tegra, of AMD, and of Windows beneath it.
+GPUS = ("nvidia*", "nvgpu*", "nvhost*", "kfd", "dxg")
+
 
 def count_available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def count_gpus() -> int:
+    """Return the number of GPUs that torch counts for this process. Where there can be none, torch is not imported."""
+    if sys.platform == "linux" and "torch" not in sys.modules and not any(next(Path("/dev").glob(g), 0) for g in GPUS):
+        return 0
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
 def check_machine(options: ResourceOptions, space: Space) -> None:
     """Raise a UsageError if this machine has too few CPUs or GPUs for the search, or lacks a precision."""
-    cpus, gpus = count_available_cpus(), torch.cuda.device_count()
+    cpus, gpus = count_available_cpus(), count_gpus()
     problems = []
     for each, have, unit in ((options.cpus_per_worker, cpus, "CPUs"), (options.gpus_per_worker or 0.0, gpus, "GPUs")):
         wanted = options.workers * each
@@ -42,22 +55,27 @@ def check_machine(options: ResourceOptions, space: Space) -> None:
             f"--resource must be one that this machine has, but it has CPUs and GPUs alone, and got "
             f"{', '.join(sorted(options.resources))}. Custom resources are declared by the nodes of a cluster."
         )
-    device = get_device(options)
-    able = [mode.value for mode in find_supported_precisions(device)]
-    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
-    fixed = space.build_config({})
-    if isinstance(fixed, TaskConfig):  # a function may give `precision` another meaning
-        wanted_modes = searched.choices if isinstance(searched, CategoricalDistribution) else [fixed.precision]
-        lacking = [str(mode) for mode in wanted_modes if mode not in [*able, AUTO]]
-    else:
-        lacking = []
-    if lacking:
-        problems.append(
-            f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
-            f"Use --search precision={','.join(able)} or --set precision={able[0]}."
-        )
+    problems += _find_lacking_precisions(space, get_device_type(options))
     if problems:
         raise UsageError(*problems)
+
+
+def _find_lacking_precisions(space: Space, device: str) -> list[str]:
+    fixed = space.build_config({})
+    if not isinstance(fixed, TaskConfig):  # a function may give `precision` another meaning
+        return []
+    import torch  # here, since the search of a program needs none
+
+    able = [mode.value for mode in find_supported_precisions(torch.device(device))]
+    searched = next((p.distribution for p in space.parameters if p.name == "precision"), None)
+    wanted = searched.choices if isinstance(searched, CategoricalDistribution) else [fixed.precision]
+    lacking = [str(mode) for mode in wanted if mode not in [*able, AUTO]]
+    if not lacking:
+        return []
+    return [
+        f"precision must be one that {device} supports, but got {', '.join(lacking)}. "
+        f"Use --search precision={','.join(able)} or --set precision={able[0]}."
+    ]
 
 
 def check_driver(options: ResourceOptions) -> None:
@@ -128,14 +146,14 @@ def _narrow(space: Space, kept: Sequence[str]) -> Space:
     return replace(space, parameters=parameters)
 
 
-def get_device(options: ResourceOptions) -> torch.device:
-    """Return the device of a trial on this machine."""
-    return torch.device("cuda" if torch.cuda.device_count() and options.gpus_per_worker != 0 else "cpu")
+def get_device_type(options: ResourceOptions) -> str:
+    """Return the type of the device of a trial on this machine: "cuda" or "cpu"."""
+    return "cuda" if options.gpus_per_worker != 0 and count_gpus() else "cpu"
 
 
 def may_train_on_gpus(options: ResourceOptions) -> bool:
     """Return whether trials may get a GPU. A cluster that the search joins says so only when its nodes are checked."""
-    return uses_existing_cluster() or get_device(options).type == "cuda"
+    return uses_existing_cluster() or get_device_type(options) == "cuda"
 
 
 def uses_existing_cluster() -> bool:

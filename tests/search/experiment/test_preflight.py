@@ -17,7 +17,7 @@ from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
 from searchlight.search.execution.cluster.local_machine import (
     check_driver,
-    get_device,
+    get_device_type,
     leave_out_fp16,
     leave_out_unsupported,
     may_train_on_gpus,
@@ -297,7 +297,7 @@ def test_old_driver_is_told_before_a_search_or_its_preflight(monkeypatch):
 def test_preflight_and_search_choose_the_same_device(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert has_gpus(make_config(TOY)) == (get_device(make_config(TOY)).type == "cuda") == bool(count)
+    assert has_gpus(make_config(TOY)) == (get_device_type(make_config(TOY)) == "cuda") == bool(count)
 
 
 @pytest.mark.parametrize(("gpus", "is_joined"), [(0, False), (1, False), (1, True)])

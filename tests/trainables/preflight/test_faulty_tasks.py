@@ -9,7 +9,8 @@ import torch
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.preflight import modes
-from searchlight.trainables.preflight.audit import Audit, AuditRequest, AuditResult
+from searchlight.trainables.preflight.audit import Audit
+from searchlight.trainables.preflight.messages import AuditRequest, AuditResult
 from tests.trainables.preflight import faulty_data, user_mistakes  # noqa: F401, which add their tasks to FAULTS
 from tests.trainables.preflight.faulty_data import WithoutKernel
 from tests.trainables.preflight.faulty_tasks import FAULTS, HalfBuilt, SmallConfig

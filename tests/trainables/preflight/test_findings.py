@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from searchlight.trainables.precision import Precision
-from searchlight.trainables.preflight.audit import AuditResult  # imports all checks
+from searchlight.trainables.preflight.audit import Audit  # noqa: F401  # imports all checks
 from searchlight.trainables.preflight.checks import errors
 from searchlight.trainables.preflight.findings import KINDS, format_page, has_errors, make_finding, sort_findings
+from searchlight.trainables.preflight.messages import AuditResult
 from searchlight.trainables.preflight.modes import ModeReport
 from tests.conftest import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 
 from searchlight.trainables.context import Context
 from searchlight.trainables.preflight import process
-from searchlight.trainables.preflight.audit import AuditRequest
+from searchlight.trainables.preflight.messages import AuditRequest
 from tests.trainables.preflight.faulty_tasks import BrokenLoss, FrozenPrompt
 from tests.trainables.preflight.test_faulty_tasks import audit
 from tests.trainables.toy_models import Regression

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from searchlight.trainables.context import Context
-from searchlight.trainables.preflight.audit import Audit, AuditRequest
+from searchlight.trainables.preflight.audit import Audit
+from searchlight.trainables.preflight.messages import AuditRequest
 from searchlight.trainables.preflight.shadow_device.check import find_gpu_problems
 from tests.trainables.preflight.faulty_tasks import Small
 from tests.trainables.preflight.healthy_tasks import HEALTHY

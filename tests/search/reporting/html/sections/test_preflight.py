@@ -5,8 +5,8 @@ from dataclasses import asdict
 from searchlight.search.reporting.html.sections.preflight import build
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
-from searchlight.trainables.preflight.audit import AuditResult
 from searchlight.trainables.preflight.findings import make_finding
+from searchlight.trainables.preflight.messages import AuditResult
 
 
 def record(about):
