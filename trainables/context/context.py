@@ -132,9 +132,11 @@ class Context(Ranks):
         return value
 
     def drop_changed_values(self) -> None:
+        """Forget the values of `cache` that a trial has changed."""
         self.cache_store.drop_changed()
 
     def get_kept_size(self, kind: str) -> int:
+        """Return the bytes of the values of `cache` on a `kind` of device, e.g. "cpu"."""
         return self.cache_store.get_size(kind)
 
     def shard(self, data: Any, batch_size: int, shuffle: bool = True) -> Iterator[Any]:
