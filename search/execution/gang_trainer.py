@@ -117,13 +117,15 @@ class TorchBackend(Backend):
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         """Create the process group of all workers, as Ray does before they train."""
+        if not backend_config.process_group:
+            return
+        worker_group.execute(set_environment)
         nodes = [worker.metadata for worker in worker_group.get_workers()]
         host = LOOPBACK if len({node.node_id for node in nodes}) == 1 else nodes[0].node_ip
         if len(nodes) > 1:
             port = worker_group.execute_single(0, open_store, host, GROUP_S)
         else:
             port = worker_group.execute_single(0, find_free_ports)[0]
-        worker_group.execute(set_environment)
         group = (backend_config.process_group, host, port)
         joining = [
             worker_group.execute_single_async(rank, join_group, *group, rank, len(nodes), GROUP_S)
@@ -147,7 +149,7 @@ class TorchBackendConfig(BackendConfig):
     """The settings of a TorchBackend.
 
     Attributes:
-        process_group: The backend of `torch.distributed`, such as "gloo".
+        process_group: The backend of `torch.distributed`, such as "gloo", or "" for a single worker without a group.
     """
 
     process_group: str
@@ -157,14 +159,14 @@ class TorchBackendConfig(BackendConfig):
         return TorchBackend
 
 
-def _choose_backend(worker: WorkerSettings, has_gpus: bool) -> BackendConfig:
-    """Return the backend of Ray Train for workers. The worker of a program has no process group."""
+def _choose_process_group(worker: WorkerSettings, has_gpus: bool) -> str:
+    """Return the backend of the workers' process group, or "" for a program, which makes its own."""
     if worker.command:
-        return BackendConfig()
+        return ""
     if worker.rehearsal or not has_gpus:
-        return TorchBackendConfig("gloo")
+        return "gloo"
     # The libraries of a function, e.g. Lightning, compare the name with what TorchTrainer gives them.
-    return TorchBackendConfig("nccl" if worker.objective else GPU_BACKEND)
+    return "nccl" if worker.objective else GPU_BACKEND
 
 
 def train(settings: GangSettings, gang: str, run: str) -> None:
@@ -177,7 +179,7 @@ def train(settings: GangSettings, gang: str, run: str) -> None:
     GangTrainer(
         work,
         train_loop_config={"registry": settings.registry, "gang": gang, "worker": settings.worker},
-        backend_config=_choose_backend(settings.worker, has_gpus),
+        backend_config=TorchBackendConfig(_choose_process_group(settings.worker, has_gpus)),
         scaling_config=ScalingConfig(
             num_workers=settings.workers,
             use_gpu=has_gpus,

@@ -13,16 +13,18 @@ def work(config: dict[str, Any]) -> None:
         config: `registry`, the registry's actor; `gang`, the gang's name; and `worker`, the WorkerSettings.
     """
     gc.disable()  # libraries leave no garbage when they are imported, but a look at all of their objects takes long
-    from searchlight.trainables.worker import worker
+    try:
+        from searchlight.trainables.worker import worker
 
-    runner_class = _load_runner_class(config["worker"])
-    gc.freeze()
-    gc.enable()
+        runner_class = _load_runner_class(config["worker"])
+    finally:
+        gc.freeze()
+        gc.enable()
     worker.work(config, runner_class)
 
 
 def _load_runner_class(settings: WorkerSettings) -> type[Any]:
-    """Return what runs a segment: the subclass of TrialRunner for the kind of task."""
+    """Return what runs a segment: the subclass of SegmentRunner for the kind of task."""
     if settings.command:
         from searchlight.trainables.worker.command_runner import CommandRunner
 

@@ -3,6 +3,7 @@
 The functions import torch themselves, since the gang imports this module, too, and needs no torch.
 """
 
+import gc
 import os
 import socket
 from datetime import timedelta
@@ -19,7 +20,11 @@ _stores: "list[Store]" = []  # of the group that this process serves
 
 
 def set_environment() -> None:
-    """Set the variables of `torchrun` in a worker of Ray Train, such as RANK."""
+    """Set the variables of `torchrun` in a worker of Ray Train, such as RANK.
+
+    The import of torch begins here. No garbage is collected from here until the worker has imported all that it needs.
+    """
+    gc.disable()
     private_api.set_torch_environment()
 
 
