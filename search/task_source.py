@@ -31,7 +31,7 @@ from searchlight.trainables.registry import (
     load_class,
 )
 
-if TYPE_CHECKING:  # it imports torch, and --help needs no task
+if TYPE_CHECKING:  # Task imports torch, and --help needs no task
     from searchlight.trainables.task import Task
 
 DYNAMIC = {"importlib", "importlib.util", "pkgutil", "runpy"}  # imports that are only known at run time

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from sys import modules as loaded
 from typing import Any
 
 
@@ -15,6 +16,8 @@ def import_on_use(package: str, modules: Mapping[str, str]) -> Callable[[str], A
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{modules[name]}"), name)
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        setattr(loaded[package], name, value)
+        return value
 
     return get

@@ -1,4 +1,4 @@
-"""The rank of a worker, and what ranks tell each other. A single rank needs no torch."""
+"""The rank of a worker, what ranks tell each other, and what they keep between trials. A single one needs no torch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

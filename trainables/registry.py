@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-if TYPE_CHECKING:  # it imports torch, and a command line reads the names below
+if TYPE_CHECKING:  # Task imports torch, and a command line reads the names below
     from searchlight.trainables.task import Task
 
 PACKAGE = Path(__file__).parents[1]

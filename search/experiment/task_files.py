@@ -32,7 +32,7 @@ from searchlight.search.tracking.provenance import compute_digests
 from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.registry import PACKAGE
 
-if TYPE_CHECKING:  # it imports torch, and the search of a program needs none
+if TYPE_CHECKING:  # Task imports torch, and the search of a program needs none
     from searchlight.trainables.task import Task
 
 LARGEST_MIB = 64  # every worker loads it again before each trial

@@ -8,7 +8,7 @@ others: see docs/development/search-quality.md.
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from optuna import Study
@@ -27,10 +27,8 @@ from searchlight.search.samplers.tpe import (
     TrialTable,
     compute_log_density,
 )
+from searchlight.search.space.search_space import Space
 from searchlight.trainables.trust import Trust
-
-if TYPE_CHECKING:  # it imports torch, which the command line does without
-    from searchlight.search.space.search_space import Space
 
 LOCAL = 0.6  # share of proposals that start from the best trial or from the defaults, and not from TPE
 NEAR_DEFAULTS = 0.3  # share of those that start from the defaults
@@ -51,7 +49,7 @@ class Belief(NamedTuple):
     trust: Trust
 
 
-def build_beliefs(space: "Space", given: Mapping[str, Trust]) -> dict[str, Belief]:
+def build_beliefs(space: Space, given: Mapping[str, Trust]) -> dict[str, Belief]:
     """Return the beliefs in the defaults of `space`. Those in `given` replace what the parameters declare.
 
     Raises:

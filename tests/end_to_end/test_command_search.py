@@ -68,7 +68,8 @@ def search(cli, name, *options):
 
 def test_script_is_searched_stopped_early_and_confirmed(cli):
     names = ("search.py", "models.py", "yaml.py")  # which no worker may import
-    (cli.folder / "train.py").write_text(f"if False:\n    import search, models, yaml\n{PLAIN}")
+    launched = "import os; print('launched by', {*os.environ} & {'RANK', 'MASTER_ADDR', 'GLOO_SOCKET_IFNAME'})"
+    (cli.folder / "train.py").write_text(f"if False:\n    import search, models, yaml\n{PLAIN}\n{launched}")
     for name in names:
         (cli.folder / name).write_text("raise SystemExit('imported')")
     broken = cli.folder / "broken"  # neither the driver nor a worker of a program imports torch
@@ -78,6 +79,7 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
     options = ["--search", "learning-rate=1e-3..1:log", "--set", "epochs=4", "--trials", "5", "--confirm", "4"]
     reads = ["--metric", r"loss=epoch (?P<step>\d+): loss (\S+)", "--scheduler", "asha-stop", "--seed-flag", "seed"]
     cli.has_mlflow = True
+    options += ["--gpus-per-worker", "0"]
     done = cli.run(*search(cli, "plain", *options, *reads), "--json", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -91,7 +93,9 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
     assert len(seeds) >= 2
     rows = pq.read_table(folder / "trials.parquet").to_pylist()
     assert {row["epoch"] for row in rows} <= {1, 2, 3, 4}
-    assert (folder / "trials" / "0" / "output.txt").read_text().startswith("epoch 1: loss ")
+    output = (folder / "trials" / "0" / "output.txt").read_text()
+    assert output.startswith("epoch 1: loss ")
+    assert "launched by set()" in output
     assert not (folder / "trials" / "0" / "train.py").is_symlink()
     client = MlflowClient(result["mlflow"]["tracking_uri"])
     parent = client.get_run(result["mlflow"]["run_id"])

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -131,3 +134,16 @@ def test_cpu_allocator_that_has_too_little_is_out_of_memory():
     with pytest.raises(RuntimeError, match="allocate") as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)
+
+
+WITHOUT_TORCH = """
+import sys
+from searchlight.trainables.device_errors import breaks_device, is_out_of_memory, probe_device
+errors = RuntimeError("CUDA error: an illegal access"), MemoryError(), ValueError("no")
+print([(breaks_device(error), is_out_of_memory(error)) for error in errors], probe_device(None), "torch" in sys.modules)
+"""
+
+
+def test_errors_are_recognized_without_torch():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert done.stdout.strip() == "[(True, False), (False, True), (False, False)]  False", done.stderr

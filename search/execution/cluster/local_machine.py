@@ -36,7 +36,7 @@ def count_gpus() -> int:
 
 def check_machine(options: ResourceOptions, space: Space) -> None:
     """Raise a UsageError if this machine has too few CPUs or GPUs for the search, or lacks a precision."""
-    cpus, gpus = count_available_cpus(), count_gpus()
+    cpus, gpus = count_available_cpus(), count_gpus() if options.gpus_per_worker else 0
     problems = []
     for each, have, unit in ((options.cpus_per_worker, cpus, "CPUs"), (options.gpus_per_worker or 0.0, gpus, "GPUs")):
         wanted = options.workers * each

@@ -113,7 +113,9 @@ def run_script(module: str) -> NoReturn:
 
 def run_command(command: click.Command) -> NoReturn:
     """Run `command` and exit without teardown, which would take seconds for torch, Ray and MLflow."""
-    gc.set_threshold(10_000, 20, 20)  # the default takes a second while torch, Ray and MLflow are imported
+    # With its defaults, the garbage collector takes a second while torch, Ray and MLflow are imported. A driver leaves
+    # little garbage, so that these limits stay.
+    gc.set_threshold(10_000, 20, 20)
     code = 0
     try:
         command()
