@@ -5,6 +5,7 @@ A name is resolved when it is read, so that an import of this module imports non
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from searchlight.trainables import private_api
@@ -51,6 +52,13 @@ def __getattr__(name: str) -> Any:
 def call_before_pools_close(call: Callable[[], object]) -> None:
     """Call a function once the main thread ends, before Python closes the pools of threads of all libraries."""
     threading._register_atexit(call)  # type: ignore[attr-defined]
+
+
+def replace_synchronization_actor(stand_in: Any) -> None:
+    """Let groups of workers of Ray Train create `stand_in` in place of a SynchronizationActor, and end it by `kill`."""
+    groups, states = (import_module(f"{INTERNAL}.execution.worker_group.{name}") for name in ("worker_group", "state"))
+    groups.SynchronizationActor = stand_in  # type: ignore[attr-defined]
+    states._shutdown_sync_actor = stand_in.kill  # type: ignore[attr-defined]
 
 
 def set_system_attr(study: Any, trial: Any, key: str, value: Any) -> None:

@@ -84,7 +84,7 @@ ASKERS = {
     "search/tracking/uri.py",  # whether MLflow's client can write there
     "trainables/checkpoint/directory.py",  # published by a rename or by a last upload
 }
-RAY_USERS = {"trainables/worker/worker.py", "trainables/worker/session.py"}
+RAY_USERS = {f"trainables/worker/{name}.py" for name in ("session", "synchronization", "worker")}
 
 
 def modules_imported_by(file: Path) -> set[str]:

@@ -18,6 +18,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import create_trial
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from ray.train.v2._internal.execution import worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util.placement_group import placement_group
 
@@ -76,6 +77,7 @@ METHODS = {
     "ray_constants": ("ENABLE_RAY_CLUSTER", "ENABLE_RAY_CLUSTERS_ENV_VAR"),
     "ray_services": ("ConsolePopen", "start_api_server"),
     "ray_utils": ("set_sigterm_handler",),
+    "SynchronizationActor": ("options", "remote"),
     "torch_c": ("_accelerator_getAccelerator", "_group_tensors_by_device_and_dtype"),
     **dict.fromkeys(("functorch_config", "inductor_config"), ("get_config_copy", "load_config")),
 }
@@ -144,6 +146,8 @@ MEMBERS = [
     (TPESampler, "_compare", ("samples", "acquisition_func_vals")),
     (DataParallelTrainer, "_create_default_callbacks", ("self",)),
     (of_search.WorkerGroup, "_create_placement_group", ("self", "scaling_config", "worker_group_context")),
+    (worker_group.state, "_shutdown_sync_actor", ("sync_actor",)),
+    (worker_group.worker_group.SynchronizationActor, "options", ("actor_options",)),
     (
         sys.modules[placement_group.__module__],
         "placement_group",

@@ -21,6 +21,7 @@ OPTIMIZER_HOOKS = ("optimizer_post_hooks", "optimizer_pre_hooks")
 UTILS = "ray.train.v2._internal.execution.train_fn_utils"
 NAMES = {
     # Ray Train
+    "SynchronizationActor": "ray.train.v2._internal.execution.checkpoint.sync_actor:SynchronizationActor",
     "LocalTrainFnUtils": f"{UTILS}:LocalTrainFnUtils",
     "get_ray_train_session_dir": "ray.train.constants:_get_ray_train_session_dir",
     "get_train_fn_utils": f"{UTILS}:get_train_fn_utils",

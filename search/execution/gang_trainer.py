@@ -22,6 +22,7 @@ from searchlight.search.private_api import (
     TrainController,
     WorkerGroup,
     get_env_vars_to_propagate,
+    replace_synchronization_actor,
 )
 from searchlight.trainables.cuda import GPU_BACKEND, SYNCHRONOUS
 from searchlight.trainables.ports import LOOPBACK, find_free_ports
@@ -29,6 +30,7 @@ from searchlight.trainables.private_api import get_ray_train_session_dir
 from searchlight.trainables.worker.entry import work
 from searchlight.trainables.worker.messages import GangSettings, WorkerSettings
 from searchlight.trainables.worker.process_group import join_group, leave_group, open_store, set_environment
+from searchlight.trainables.worker.synchronization import SynchronizationOnDemand
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +98,9 @@ class GangTrainer(DataParallelTrainer):
     """Trains as Ray's TorchTrainer does, with workers in a placement group of ours, and without the UNUSED callbacks.
 
     Its controller runs in this process. Ray would start another process for it first, whose imports take as long as
-    those of a worker. It is no subclass of TorchTrainer, because importing that imports torch. That takes seconds
-    and 180 MiB in each gang, and only workers need it.
+    those of a worker. For the same reason, the actor that synchronizes ranks is started on demand. This is no subclass
+    of TorchTrainer, because importing that imports torch. That takes seconds and 180 MiB in each gang, and only workers
+    need it.
     """
 
     def _create_default_callbacks(self) -> list[Any]:
@@ -105,6 +108,7 @@ class GangTrainer(DataParallelTrainer):
         return [callback for callback in callbacks if not isinstance(callback, UNUSED)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        replace_synchronization_actor(SynchronizationOnDemand)
         controller = GangController(**{**arguments, "scaling_policy": PlacedScalingPolicy(self.scaling_config)})
         asyncio.run(controller.run())
         return controller.get_result()

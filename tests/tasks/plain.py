@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import ray.train
+import ray.train.collective
 import ray.train.torch
 import torch
 from beside import data
@@ -27,6 +28,8 @@ def train_fn(config):
         start = state["epoch"]
         inner.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+    if ray.train.get_context().get_world_size() > 1:
+        start = ray.train.collective.broadcast_from_rank_zero(start)
     dataset = torch.utils.data.TensorDataset(x[:64], y[:64])
     loader = torch.utils.data.DataLoader(dataset, batch_size=config.get("batch_size", 16), shuffle=True)
     loader = ray.train.torch.prepare_data_loader(loader)
