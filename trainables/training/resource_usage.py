@@ -22,19 +22,15 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class ResourceUsage:
-    """The usage of this process since the last `begin`.
+    """The usage of this process since the last `begin`."""
 
-    Args:
-        device: The device whose usage is measured as well, or None.
-    """
-
-    def __init__(self, device: "torch.device | None") -> None:
-        self._device = device if device is not None and device.type == "cuda" else None
+    def __init__(self, device: "torch.device") -> None:
+        self._device = device
         self.begin()
 
     def begin(self) -> None:
         """Reset the counters."""
-        if self._device is not None:
+        if self._device.type == "cuda":
             import torch
 
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -55,7 +51,7 @@ class ResourceUsage:
         if self._has_peak:
             held = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
             metrics[MEMORY] = int(held.split()[1]) / 2**20
-        if self._device is not None:
+        if self._device.type == "cuda":
             import torch
 
             with suppress(NVMLError, RuntimeError):  # not available on a GPU slice, or without NVML

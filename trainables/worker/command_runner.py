@@ -100,7 +100,8 @@ class CommandRunner(SessionRunner):
                 if session.is_complete:
                     logger.warning("after its last report: %s", reason)
                 kept = parse_path(self.command.trial_root) / str(session.segment.trial) / OUTPUT
-                infeasibility = Infeasibility("memory") if OUT_OF_MEMORY.search(reason) else None
+                lacks_memory = OUT_OF_MEMORY.search(reason) or "MemoryError" in reason  # Python's, or NumPy's
+                infeasibility = Infeasibility("memory") if lacks_memory else None
                 tail = f"{program.tail}\n\nOutput: {kept}\n"
                 session.end_trial(SegmentEnd("failed", reason, tail, infeasibility=infeasibility))
 

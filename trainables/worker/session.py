@@ -93,7 +93,8 @@ class Session:
         self._budget = segment.budget
         self._since = time.perf_counter()  # a report costs the time since the one before, or since the call
         self._ended: float | None = None  # when a program made the present report
-        self._usage = ResourceUsage(self.context.device)
+        # A program has processes of its own, so that this one's usage says nothing about it.
+        self._usage = None if self.context.device is None else ResourceUsage(self.context.device)
         self._reports: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
         self._segments: queue.SimpleQueue[SegmentAssignment | None] = queue.SimpleQueue()
         self._end: WorkerReport | None = None
@@ -180,7 +181,7 @@ class Session:
         self._check_call("a validation" if validation else "an upload of its own" if upload else "")
         self.number += 1
         path = self.folder / f"epoch-{self.number}-{self.segment.attempt}"
-        stop, usage = self.runner.must_stop, self._usage.measure()
+        stop, usage = self.runner.must_stop, self._usage.measure() if self._usage else {}
         own = _Arrival(False, checkpoint is not None, stop, self.runner.migrate_reason, seconds, usage=usage)
         with contextlib.ExitStack() as stack:  # keeps the source until it is uploaded
             source = self._add_checkpoint_part(checkpoint, path, bool(delete_local_checkpoint_after_upload), own, stack)
@@ -196,8 +197,12 @@ class Session:
                 self._publish_checkpoint(path, source, [arrival.files for arrival in arrivals], first.metrics)
         self.has_saved = saved
         self._put(EpochReport(self.number, numbers, str(path) if saved else None, costs), arrivals)
-        self._usage.begin()
+        self._begin_usage()
         self._since = self._read_time()
+
+    def _begin_usage(self) -> None:
+        if self._usage is not None:
+            self._usage.begin()
 
     def report_program(self, metrics: Mapping[str, float], ended: float | None) -> None:
         """Report what a program has, which trains on while its function waits: the time of its next report has begun.
@@ -290,7 +295,7 @@ class Session:
     def _call_function(self, function: Callable[..., Any], prepare: Prepare) -> None:
         try:
             context = prepare(self.segment.config)
-            self._usage.begin()
+            self._begin_usage()
             self._since = time.perf_counter()
             with context, _successful_exits():
                 function(*_build_arguments(function, self.segment.config))

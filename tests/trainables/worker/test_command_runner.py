@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from searchlight.trainables.worker.messages import Infeasibility
 from tests.trainables.worker.command_project import COUNT, ENDLESS, end, find_notes, is_running, losses
 
 pytestmark = pytest.mark.usefixtures("as_in_a_worker")
@@ -23,7 +24,8 @@ def test_workspace_of_cublas_is_not_reserved_for_programs(project, monkeypatch):
 def test_each_line_with_a_metric_is_a_report(project):
     project.write(COUNT)
     reports = [*project.worker("{epochs}").run(project.segment(epochs=3, until=3))]
-    assert losses(reports) == [1, 1 / 2, 1 / 3]
+    metrics = [report.metrics for report in reports[:-1]]
+    assert metrics == [{"loss": 1}, {"loss": 1 / 2}, {"loss": 1 / 3}], "and no usage, which is that of the worker"
     assert end(reports) == ("completed", "")
     assert project.output() == ["step 1 loss 1.0", "step 2 loss 0.5", f"step 3 loss {1 / 3}"]
 
@@ -167,6 +169,22 @@ def test_metric_that_is_not_finite_is_a_divergence(project):
     project.write("print('loss 1'); print('loss nan')\nimport time; time.sleep(600)")
     reports = [*project.worker().run(project.segment())]
     assert end(reports) == ("diverged", "loss is nan in report 2")
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks_memory"),
+    [
+        ("MemoryError()", True),
+        ("type('_ArrayMemoryError', (MemoryError,), {})('Unable to allocate 8.00 PiB')", True),
+        ("RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", True),
+        ("ValueError('too large')", False),
+    ],
+)
+def test_program_without_memory_is_infeasible(project, error, lacks_memory):
+    project.write(f"print('loss 1'); raise {error}")
+    (*_, last) = project.worker().run(project.segment())
+    assert last.outcome == "failed"
+    assert last.infeasibility == (Infeasibility("memory") if lacks_memory else None)
 
 
 def test_last_value_of_a_step_counts(project):
