@@ -192,7 +192,8 @@ def test_ray_whose_agent_starts_too_slowly_is_started_again(make_cli, short_fold
 
 def test_ray_that_does_not_start_is_one_clear_line(make_cli, short_folder):
     cli = make_cli()
-    cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_server_port_wait_time_s": "0"}
+    # Ray's server refuses such a storage, so that it never tells its port.
+    cli.env |= {"RAY_TMPDIR": str(short_folder), "RAY_gcs_storage": "none", "RAY_gcs_server_port_wait_time_s": "1"}
     done = cli.run("toy.py:Toy", "precision=fp32", "--name", "never", "--confirm", "4")
     assert (done.returncode, done.stdout) == (1, "")
     confirmation, starting, again, ending = done.stderr.splitlines()
