@@ -5,6 +5,7 @@ from dataclasses import asdict
 from searchlight.search.reporting.html.sections.preflight import build
 from searchlight.search.space.objectives import Objective
 from searchlight.search.study.record import SearchRecord
+from searchlight.trainables.preflight.audit import Audit  # noqa: F401  # imports all checks
 from searchlight.trainables.preflight.findings import make_finding
 from searchlight.trainables.preflight.messages import AuditResult
 
