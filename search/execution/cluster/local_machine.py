@@ -27,7 +27,8 @@ def count_available_cpus() -> int:
 
 def count_gpus() -> int:
     """Return the number of GPUs that torch counts for this process. Where there can be none, torch is not imported."""
-    if sys.platform == "linux" and "torch" not in sys.modules and not any(next(Path("/dev").glob(g), 0) for g in GPUS):
+    may_have_some = sys.platform != "linux" or any(any(Path("/dev").glob(name)) for name in GPUS)
+    if not may_have_some and "torch" not in sys.modules:
         return 0
     import torch
 
