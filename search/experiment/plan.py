@@ -85,11 +85,14 @@ class SearchPlan(HasObjectives):
 
     @property
     def trials(self) -> int:
-        """The number of trials to start: at most one per combination, unless weights tell copies apart."""
-        combinations = self.space.list_combinations()
-        if combinations is None or self.schedule.makes_copies:
-            return self.config.trials
-        return min(self.config.trials, len(combinations))
+        """The number of trials to start: at most one per combination."""
+        return self.config.trials if self.combinations is None else min(self.config.trials, self.combinations)
+
+    @property
+    def combinations(self) -> int | None:
+        """The number of different configs, or None if it is no limit: it is infinite, or weights tell copies apart."""
+        combinations = None if self.schedule.makes_copies else self.space.list_combinations()
+        return None if combinations is None else len(combinations)
 
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
         """Return whether all `trials` have ended, and neither a trial nor a confirming run is left to start."""

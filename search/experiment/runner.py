@@ -176,7 +176,9 @@ class _Driver:
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, Tracker]:
         config, warn = self.config, self.progress.warn
         ended = len(opened.study.get_searched_trials())
-        self.progress.say(f"search {config.name}: all {ended} trials have ended; --trials can be raised")
+        is_exhausted = self.search_plan.combinations == ended
+        more = "the space has no other config" if is_exhausted else "--trials can be raised"
+        self.progress.say(f"search {config.name}: all {ended} trials have ended; {more}")
         # The driver before this one may have died before it exported the last reports.
         with ParquetCallback(config.local_path, warn, config.path, self.earlier):
             checkpoints = CheckpointManager(
@@ -269,7 +271,7 @@ def finish(
     mlflow = tracker.mlflow
     if config.makes_model and result.best is not None:
         mlflow |= _log_best(search_plan, stop.is_interrupted, progress)
-    return replace(result, mlflow=mlflow, stopped=stopped)
+    return replace(result, mlflow=mlflow, stopped=stopped, combinations=search_plan.combinations)
 
 
 def _try_write_best(result: SearchResult, config: SearchConfig, progress: Progress) -> bool:

@@ -127,7 +127,7 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         return
     if {*result.outcomes} == {"failed"}:
         say("next: correct the task, and begin a new search: all trials failed")
-    elif result.outcomes and "interrupted" not in result.outcomes:
+    elif result.outcomes and "interrupted" not in result.outcomes and not result.is_exhausted:
         say(f"more: {resume_command(location)} --trials {2 * len(record.trials)}")
     if result.best is not None and _is_unconfirmed(result):
         say(f"confirm: {resume_command(location)} --confirm {FEWEST_RUNS}")

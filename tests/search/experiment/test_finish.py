@@ -40,3 +40,17 @@ def test_complete_search_is_closed_after_its_end_is_sent(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "create_tracker", lambda *_: None)
     assert runner.resume("one", place.parent) == "the result"
     open_store(place, "").close()
+
+
+@pytest.mark.parametrize(
+    ("values", "more"), [("0.1,0.2", "the space has no other config"), ("0.1..0.2", "can be raised")]
+)
+def test_complete_search_says_whether_more_trials_can_begin(tmp_path, capfd, values, more):
+    searched, held = start(tmp_path, search={"lr": values}, trials=2, tracker="none")
+    drive(searched, held, [])
+    held.store.close()
+    result = runner.resume("one", searched.config.path.parent)
+    told = " ".join(capfd.readouterr().err.split())
+    assert "all 2 trials have ended" in told
+    assert more in told
+    assert result.is_exhausted == (more == "the space has no other config")

@@ -48,11 +48,12 @@ class Ended:
         self.searched = load_search(folder)
         self.mlflow = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "experiment_id": "1", "run_id": "abc"}
 
-    def told(self, quiet=False, width=10_000, stopped=""):
+    def told(self, quiet=False, width=10_000, stopped="", combinations=None):
         trials, name = self.searched.trials, self.folder.name
         outcomes, best = count_outcomes(trials), find_best(trials, VAL_SCORE)
         result = SearchResult(name, outcomes, best, [], self.mlflow, 61.0, stopped, None, self.searched)
         stream = io.StringIO()
+        result = replace(result, combinations=combinations)
         print_summary(Console(file=stream, width=width), result, self.folder, quiet)
         return stream.getvalue()
 
@@ -139,6 +140,10 @@ def test_commands_continue_and_repeat_the_search(ended):
     assert done.exit_code == 0, done.stderr
     expected = {"dropout": 0.1, **ended.searched.trials[1].params}
     assert yaml.safe_load(done.stdout)["set"] == {name: str(value) for name, value in expected.items()}
+
+
+def test_search_that_has_tried_all_configs_is_not_to_be_continued(ended):
+    assert [("more: " in ended.told(combinations=count)) for count in (None, 4, 3)] == [True, True, False]
 
 
 def test_command_that_trains_again_has_null_as_a_function_and_a_task_read_it(tmp_path):
