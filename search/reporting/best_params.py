@@ -38,8 +38,9 @@ def select_params(result: SearchResult) -> dict[str, Any]:
 
 
 def format_args(params: Mapping[str, Any]) -> str:
-    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]'."""
-    return shlex.join(word for name, value in params.items() for word in (f"--{name}", str(value)))
+    """Return `params` as words of a command: --lr 0.001 --layers '[1, 2]' --clip null."""
+    pairs = ((f"--{name}", template.format_value(value)) for name, value in params.items())
+    return shlex.join(word for pair in pairs for word in pair)
 
 
 def format_command_args(params: Mapping[str, Any], about: Mapping[str, Any]) -> str:

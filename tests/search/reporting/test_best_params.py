@@ -36,7 +36,7 @@ def test_formats_can_be_read_back():
     assert yaml.safe_load(FORMATS["yaml"](VALUES)) == VALUES
     assert ast.literal_eval(FORMATS["python"](VALUES)) == VALUES
     words = shlex.split(FORMATS["args"](VALUES))
-    expected = {f"--{name}": str(value) for name, value in VALUES.items()}
+    expected = {f"--{name}": str(value) for name, value in VALUES.items()} | {"--clip": "null"}
     assert dict(zip(words[::2], words[1::2], strict=True)) == expected
 
 
