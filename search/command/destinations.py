@@ -73,7 +73,7 @@ def resolve_parameters(
     values |= {target.path: str(folder / target.path) for target in files}
     # epochs may only say how many reports a trial makes, so that a program without options is as good.
     needs_some = any(other.name != EPOCHS for other in others)
-    read = partial(read_options, folder=folder, limit=limit, needs_some=needs_some)
+    read = partial(read_options, folder=folder, limit=limit, needs_some=needs_some, metrics=options.metric)
     found = Destinations()
     if others and options.flags == "auto":
         found = _find_flags(options.command, others, folder, values, read)

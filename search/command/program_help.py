@@ -5,7 +5,8 @@ import difflib
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,21 @@ from searchlight.search.command.flags import normalize, suggest_name
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.command.options import name_program
 from searchlight.search.errors import UsageError
-from searchlight.trainables.command.process import start_process
+from searchlight.trainables.command.output import OutputPatterns
+from searchlight.trainables.command.process import ChildProcess, start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill
 from searchlight.trainables.command.trial_folder import TRIALS, TrialFolder
 
 HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
 STOP_S = 5.0
+REST_S = 3.0  # that a program may take after a line with a metric, since a help may have one as an example
+POLL_S = 0.1
 LARGEST_HELP = 2**20  # characters
 REMEDY = (
     "Give each parameter a place in the command, like --lr={lr}, or say how it takes them: --flags '--{name}={value}'."
 )
+MAY_TRAIN = "because it may have begun to train"
 # They have options of their own, and start the program several times.
 STARTERS = ("torchrun", "accelerate", "deepspeed")
 STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -37,6 +42,7 @@ def read_options(
     values: Mapping[str, Any],
     limit: float = HELP_S,
     needs_some: bool = True,
+    metrics: Sequence[str] = (),
 ) -> list[ProgramOption]:
     """Return the options that the help of a command shows.
 
@@ -49,6 +55,7 @@ def read_options(
         values: A value of each parameter by name, since options before --help are parsed as well.
         limit: Seconds that the program may take.
         needs_some: Whether it must have options. Else one that runs as without --help has none.
+        metrics: Patterns of metrics in the output, as NAME=REGEX or NAME=json: a program that prints one trains.
 
     Raises:
         UsageError: It cannot be started or fails, or, if it must have options, does not end in time or shows none.
@@ -61,15 +68,22 @@ def read_options(
         places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(place)}
         places |= {"checkpoint_dir": str(trial.checkpoints)}
         launch = fill(settings, values, places)
-        wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat"}
+        # Without a buffer, since what it prints tells whether it trains.
+        wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "PYTHONUNBUFFERED": "1"}
         argv = [*_select_words(strip_starter(launch.argv), folder), "--help"]
         shown = shlex.join([*_select_words(strip_starter(words), folder), "--help"])  # without temporary paths
         told = f"{shown} must show the options of the program, but"
+        trained, patterns = list[str](), OutputPatterns(metrics)
+
+        def find_metric(line: str) -> None:
+            if not trained and any(patterns.find(line)):
+                trained.append(line.strip())
+
         try:
-            process = start_process(argv, {**launch.environment, **wide}, place, output, grace=STOP_S)
+            process = start_process(argv, {**launch.environment, **wide}, place, output, find_metric, STOP_S)
         except OSError as error:
             raise UsageError(f"{told} {argv[0]} cannot be started: {error.strerror}.") from error
-        code = process.wait(limit)
+        code = _wait(process, limit, trained)
         process.stop() if code is None else process.close()
         if unkept := process.output.error:
             raise UsageError(f"{told} its output cannot be kept: {unkept}.") from unkept
@@ -79,7 +93,8 @@ def read_options(
         if not (code or options or needs_some):
             return []
         if code is None:
-            raise UsageError(f"{told} was stopped after {limit:g} s, because it may have begun to train. {REMEDY}")
+            why = f", because it trains: it printed {trained[0]!r}" if trained else f" after {limit:g} s, {MAY_TRAIN}"
+            raise UsageError(f"{told} was stopped{why}. {REMEDY}")
         if not options:
             ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
             raise UsageError(f"{told} {ended if code else 'shows none'}. {REMEDY}")
@@ -88,6 +103,15 @@ def read_options(
             if word.endswith(".py"):
                 declared |= read_declarations(folder / word)
         return [_complete(option, declared) for option in options]
+
+
+def _wait(process: ChildProcess, limit: float, trained: Collection[str]) -> int | None:
+    """Return the exit code of a program, or None if it runs on after `limit` seconds or when `trained` has one."""
+    end = time.monotonic() + limit
+    while not trained and time.monotonic() < end:
+        if (code := process.wait(POLL_S)) is not None:
+            return code
+    return process.wait(min(REST_S, max(0.0, end - time.monotonic())))
 
 
 def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:

@@ -155,6 +155,23 @@ def test_program_that_trains_is_stopped_and_writes_nothing_beside_itself(tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == ["train.py"]
 
 
+def test_program_is_known_to_train_by_the_metric_that_it_prints(tmp_path):
+    (tmp_path / "train.py").write_text((PROGRAMS / "endless_program.py").read_text())
+    command, metrics = [sys.executable, "train.py"], ("loss=loss ([0-9.]+)",)
+    with pytest.raises(UsageError, match=r"was stopped, because it trains: it printed 'epoch 1: loss 0\.5'"):
+        read_options(command, tmp_path, {}, limit=100, metrics=metrics)
+    assert read_options(command, tmp_path, {}, limit=100, metrics=metrics, needs_some=False) == []
+
+
+def test_help_with_a_metric_as_an_example_is_read(tmp_path):
+    parser = "argparse.ArgumentParser(description='It prints loss 0.5.')"
+    (tmp_path / "train.py").write_text(
+        f"import argparse\nparser = {parser}\nparser.add_argument('--lr')\nparser.parse_args()\n"
+    )
+    (option,) = read_options([sys.executable, "train.py"], tmp_path, {}, metrics=("loss=loss ([0-9.]+)",))
+    assert option.names == ("--lr",)
+
+
 @pytest.mark.parametrize("place", ["''", "'logs'", "Path(__file__).resolve().parent", "Path(tool.__file__).parent"])
 def test_program_that_ignores_help_changes_no_file_of_the_user(tmp_path, monkeypatch, place):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
