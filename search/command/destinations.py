@@ -13,13 +13,14 @@ from searchlight.search.command.flags import (
     choose_flags,
     fill_style,
     find_defaults,
+    has_option,
     normalize,
     take_values,
 )
 from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
 from searchlight.search.command.program_help import HELP_S, find_unknown_options, read_options
-from searchlight.search.command.targets import SEED, read_value, resolve_targets
+from searchlight.search.command.targets import SEED, propose_patches, read_value, resolve_targets
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import FileTarget, Flag
 from searchlight.trainables.command.template import find_placeholders
@@ -101,7 +102,10 @@ def _find_flags(
     Raises:
         UsageError: The program has no such option, or another one that the command gives does not exist.
     """
-    shown = read(command, values=values)
+    try:
+        shown = read(command, values=values)
+    except UsageError as error:
+        raise UsageError(*error.problems, *propose_patches(command, parameters, folder)) from None
     if unknown := [*find_unknown_options(command, shown, folder)]:
         raise UsageError(*unknown)
     try:
@@ -109,7 +113,8 @@ def _find_flags(
     except UsageError as error:
         misplaced = _find_root_options(command, shown, parameters, read)
         others_wrong = [line for line in error.problems if line.split()[1] not in misplaced]
-        raise UsageError(*misplaced.values(), *others_wrong) from None
+        missing = [each for each in parameters if each.name not in misplaced and not has_option(shown, each)]
+        raise UsageError(*misplaced.values(), *others_wrong, *propose_patches(command, missing, folder)) from None
     words, given = take_values(command, shown, parameters)
     return Destinations(flags, defaults=find_defaults(shown, parameters) | given, words=words)
 

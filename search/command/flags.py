@@ -60,6 +60,12 @@ def choose_flags(options: Sequence[ProgramOption], parameters: Sequence[Paramete
     return flags
 
 
+def has_option(options: Sequence[ProgramOption], parameter: Parameter) -> bool:
+    """Return whether a program with `options` has one that may take `parameter`."""
+    takes_any = any(_takes_arguments(option, normalize(parameter.name)) for option in options)
+    return takes_any or _find_option(options, parameter) is not None
+
+
 def find_defaults(options: Sequence[ProgramOption], parameters: Sequence[Parameter]) -> dict[str, str]:
     """Return the values that a program with `options` has for `parameters` without them, as far as its help says so."""
     defaults = {}

@@ -59,6 +59,25 @@ def resolve_targets(
     return rename(files), rename(patches)
 
 
+def propose_patches(words: Sequence[str], parameters: Sequence[Parameter], folder: Path) -> Iterator[str]:
+    """Yield a line for each script in the words of a command that has constants with the names of `parameters`.
+
+    It has the options that search them. A name that leads to several constants is left out.
+    """
+    for path in (word for word in words if word.endswith(".py") and not PurePath(word).is_absolute()):
+        try:
+            places = find_values(path, read_source(folder / path))
+        except (OSError, ValueError):  # the program itself will say so
+            continue
+        options = []
+        for parameter in parameters:
+            keys = [key for key in places if key.rpartition(".")[2] == parameter.name]
+            if len(keys) == 1 and len(places[keys[0]]) == 1:
+                options.append(f"--patch {path}:{keys[0]}={parameter.name}")
+        if options:
+            yield f"{path} has values with these names in its code. To search them there, give {' '.join(options)}."
+
+
 def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:
     parsed = [re.fullmatch(r"([^:]+):(.+)=([\w.-]+)", text) for text in texts]
     example = {"--to": "config.yaml:optimizer.lr=lr", "--patch": "train.py:main.config.lr=lr"}[option]

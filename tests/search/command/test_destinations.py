@@ -228,3 +228,24 @@ def test_parameter_that_is_no_option_is_refused(folder):
         resolve(folder, ["--seed={seed}"], {"batch-sizes": [1, 2], "lr": [0.1]})
     rule = "must be an option of train.py, but it has none of that name."
     assert str(error.value) == f"--search batch-sizes {rule} Did you mean batch_size?"
+
+
+@pytest.mark.parametrize(
+    ("end", "first"),
+    [
+        ("parser.add_argument('--wd')\nparser.parse_args()", "--search lr must be an option of constants.py"),
+        ("", "constants.py --help must show the options of the program, but shows none"),
+    ],
+)
+def test_constants_of_a_script_are_proposed_in_place_of_options(folder, end, first):
+    code = "lr = 0.1\nclass Model:\n    width = 8\ndef main(depth=2):\n    twice = 1\n    twice = 2\n"
+    (folder / "constants.py").write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{code}{end}\n")
+    names = ("lr", "width", "depth", "twice", "other")
+    given = [Parameter(name, "--search", [1, 2]) for name in names]
+    with pytest.raises(UsageError) as error:
+        resolve_parameters(CommandOptions(command=(sys.executable, "constants.py")), given, folder)
+    *problems, proposal = error.value.problems
+    patches = ("lr=lr", "Model.width=width", "main.depth=depth")
+    options = " ".join(f"--patch constants.py:{patch}" for patch in patches)
+    assert first in problems[0]
+    assert proposal == f"constants.py has values with these names in its code. To search them there, give {options}."
