@@ -19,6 +19,7 @@ from searchlight.search.command.flags import (
 )
 from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
+from searchlight.search.command.params_script import ParamsScript, find_params_script
 from searchlight.search.command.program_help import HELP_S, find_unknown_options, read_options
 from searchlight.search.command.targets import SEED, propose_patches, read_value, resolve_targets
 from searchlight.search.errors import UsageError
@@ -75,9 +76,13 @@ def resolve_parameters(
     # epochs may only say how many reports a trial makes, so that a program without options is as good.
     needs_some = any(other.name != EPOCHS for other in others)
     read = partial(read_options, folder=folder, limit=limit, needs_some=needs_some, metrics=options.metric)
-    found = Destinations()
+    found, script = Destinations(), find_params_script(options.command, folder)
+    if script and options.flags == "auto" and not script.has_options:
+        others, named = [], others
+        if unknown := [script.explain_unknown(each) for each in named if not script.has_name(each)]:
+            raise UsageError(*unknown)
     if others and options.flags == "auto":
-        found = _find_flags(options.command, others, folder, values, read)
+        found = _find_flags(options.command, others, folder, values, read, script)
     elif others and options.flags != "none":
         takes_several = partial(_takes_several, options, others, partial(read, options.command, values=values))
         found = Destinations(fill_style(options.flags, others, takes_several))
@@ -92,12 +97,14 @@ def _find_flags(
     folder: Path,
     values: Mapping[str, Any],
     read: Callable[..., list[ProgramOption]],
+    script: ParamsScript | None = None,
 ) -> Destinations:
     """Return the options of a program that take parameters, as its help shows them.
 
     Args:
         values: A value of each parameter, since options before --help are parsed as well.
         read: Reads the help of a command.
+        script: What takes parameters without an option, or None.
 
     Raises:
         UsageError: The program has no such option, or another one that the command gives does not exist.
@@ -108,6 +115,8 @@ def _find_flags(
         raise UsageError(*error.problems, *propose_patches(command, parameters, folder)) from None
     if unknown := [*find_unknown_options(command, shown, folder)]:
         raise UsageError(*unknown)
+    if script:
+        parameters = [each for each in parameters if has_option(shown, each) or not script.has_name(each)]
     try:
         flags = choose_flags(shown, parameters, name_program(command))
     except UsageError as error:

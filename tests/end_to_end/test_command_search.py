@@ -131,7 +131,7 @@ def test_program_goes_on_beside_a_gang_that_is_idle(cli):
     (cli.folder / "train.py").write_text(IN_PAIRS.replace("JOURNAL", repr(str(journal))))
     options = ["--search", "lr=0.1..1", "--set", "epochs=4", "--trials", "2", "--try", "lr=0.1", "--try", "lr=1"]
     schedule = ["--scheduler", "median", "--grace-period", "1", "--concurrency", "2", "--cpus-per-worker", "1"]
-    done = cli.run(*search(cli, "pair", *options, *schedule, "--flags", "none"), "--", sys.executable, "train.py")
+    done = cli.run(*search(cli, "pair", *options, *schedule), "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     outputs = [(journal.parent / "trials" / str(trial) / "output.txt").read_text() for trial in (0, 1)]
     assert [output.count("begins") for output in outputs] == [1, 1], "no program starts again"

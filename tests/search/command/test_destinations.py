@@ -249,3 +249,36 @@ def test_constants_of_a_script_are_proposed_in_place_of_options(folder, end, fir
     options = " ".join(f"--patch constants.py:{patch}" for patch in patches)
     assert first in problems[0]
     assert proposal == f"constants.py has values with these names in its code. To search them there, give {options}."
+
+
+PARAMS = 'import searchlight\nlr, more = searchlight.params()["lr"], searchlight.params().get("opt.eps", 1)\n'
+
+
+def resolve_script(folder, code, parameters, **options):
+    (folder / "asking.py").write_text(code)
+    given = [Parameter(name, "--search", [1, 2]) for name in parameters]
+    return resolve_parameters(CommandOptions(command=(sys.executable, "asking.py"), **options), given, folder)
+
+
+def test_script_that_asks_for_its_parameters_needs_no_options(folder):
+    assert resolve_script(folder, PARAMS, ["lr", "opt.eps", "epochs"]) == Destinations()
+    given = "from searchlight import params, report\nprint(params()['lr'])"
+    assert resolve_script(folder, given, ["lr"]) == Destinations()
+
+
+def test_script_with_options_asks_for_what_is_none_of_them(folder):
+    parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--wd')\nparser.parse_args()\n"
+    assert resolve_script(folder, parser + PARAMS, ["lr", "wd"]).flags.keys() == {"wd"}
+    with pytest.raises(UsageError, match=r"^--search other must be an option of asking\.py, but it has none"):
+        resolve_script(folder, parser + PARAMS, ["lr", "wd", "other"])
+
+
+def test_name_that_a_script_does_not_ask_for_is_refused(folder):
+    with pytest.raises(UsageError) as error:
+        resolve_script(folder, PARAMS, ["opt.esp", "lr"], seed_flag="lr")
+    rule = "must be a name in asking.py, which calls searchlight.params(), but is none."
+    assert error.value.problems == (
+        f"--search opt.esp {rule} Did you mean opt.eps? If other code takes it, give --flags none.",
+        "--seed-flag lr must be an option of asking.py, but its code reads no options.",
+    )
+    assert resolve_script(folder, PARAMS, ["opt.esp"], flags="none") == Destinations()

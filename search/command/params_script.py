@@ -1,0 +1,58 @@
+"""Scripts that take their parameters by `searchlight.params()`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
+from searchlight.search.command.script import PARSERS
+
+CALL = re.compile(r"\bsearchlight\.params\(|\bfrom searchlight import [^\n]*\bparams\b")
+# What reads a command line. A script may import transformers for its models alone, so the parser's name counts.
+READERS = (PARSERS - {"transformers"}) | {"argv", "HfArgumentParser", "LightningCLI"}
+
+
+@dataclass(frozen=True)
+class ParamsScript:
+    """A script that calls `searchlight.params()`.
+
+    Attributes:
+        path: The script as its command names it.
+        source: Its code.
+    """
+
+    path: str
+    source: str
+
+    @property
+    def has_options(self) -> bool:
+        """Whether it may have options as well."""
+        return not READERS.isdisjoint(re.findall(r"\w+", self.source))
+
+    def has_name(self, parameter: Parameter) -> bool:
+        """Return whether its code may take a parameter by its name. The option of --seed-flag is no parameter."""
+        if parameter.source == "--seed-flag":
+            return False
+        return parameter.name == EPOCHS or bool(re.search(rf"(?<!\w){re.escape(parameter.name)}(?!\w)", self.source))
+
+    def explain_unknown(self, parameter: Parameter) -> str:
+        """Return a line that says that its code has no such name."""
+        if parameter.source == "--seed-flag":
+            return f"--seed-flag {parameter.name} must be an option of {self.path}, but its code reads no options."
+        names = re.findall(r"""["']([A-Za-z][\w.-]*)["']""", self.source)
+        rule = f"must be a name in {self.path}, which calls searchlight.params(), but is none."
+        remedy = f"{suggest_name(parameter.name, names)} If other code takes it, give --flags none.".lstrip()
+        return f"{parameter.source} {parameter.name} {rule} {remedy}"
+
+
+def find_params_script(words: Sequence[str], folder: Path) -> ParamsScript | None:
+    """Return the script in the words of a command if it calls `searchlight.params()`.
+
+    Args:
+        folder: The user's folder.
+    """
+    for path in (word for word in words if word.endswith(".py") and (folder / word).is_file()):
+        source = (folder / path).read_text(encoding="utf-8", errors="replace")
+        return ParamsScript(path, source) if CALL.search(source) else None
+    return None
