@@ -81,6 +81,8 @@ def resolve_parameters(
         others, named = [], others
         if unknown := [script.explain_unknown(each) for each in named if not script.has_name(each)]:
             raise UsageError(*unknown)
+        known = script.find_defaults()
+        found = Destinations(defaults={each.name: known[each.name] for each in named if each.name in known})
     if others and options.flags == "auto":
         found = _find_flags(options.command, others, folder, values, read, script)
     elif others and options.flags != "none":

@@ -1,11 +1,13 @@
 """Scripts that take their parameters by `searchlight.params()`."""
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
+from searchlight.search.command.program_help import read_literal
 from searchlight.search.command.script import PARSERS
 
 CALL = re.compile(r"\bsearchlight\.params\(|\bfrom searchlight import [^\n]*\bparams\b")
@@ -35,6 +37,19 @@ class ParamsScript:
         if parameter.source == "--seed-flag":
             return False
         return parameter.name == EPOCHS or bool(re.search(rf"(?<!\w){re.escape(parameter.name)}(?!\w)", self.source))
+
+    def find_defaults(self) -> dict[str, str]:
+        """Return the values that parameters have without a search, as text by name: those of `get("lr", 0.1)`."""
+        try:
+            tree = ast.parse(self.source)
+        except (SyntaxError, ValueError):  # the program itself will say so
+            return {}
+        found: dict[str, set[str | None]] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), value]):
+                    found.setdefault(name, set()).add(read_literal(value))
+        return {name: value for name, values in found.items() for value in values if value and len(values) == 1}
 
     def explain_unknown(self, parameter: Parameter) -> str:
         """Return a line that says that its code has no such name."""

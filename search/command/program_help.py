@@ -138,7 +138,7 @@ def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
         given = {each.arg: each.value for each in call.keywords}
         kind = given.get("type")
         type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
-        default = _read_literal(given.get("default")) if is_final else None
+        default = read_literal(given.get("default")) if is_final else None
         for name in (str(each.value) for each in call.args if isinstance(each, ast.Constant)):
             former_type, former = found.get(name, (type_name, default))
             found[name] = (type_name if type_name == former_type else "", default if default == former else None)
@@ -149,7 +149,8 @@ def _get_method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _read_literal(node: ast.expr | None) -> str | None:
+def read_literal(node: ast.expr | None) -> str | None:
+    """Return a number or a text in Python code as text, or None for anything else."""
     try:
         value = None if node is None else ast.literal_eval(node)
     except ValueError:  # a name or a call

@@ -261,9 +261,27 @@ def resolve_script(folder, code, parameters, **options):
 
 
 def test_script_that_asks_for_its_parameters_needs_no_options(folder):
-    assert resolve_script(folder, PARAMS, ["lr", "opt.eps", "epochs"]) == Destinations()
+    found = resolve_script(folder, PARAMS, ["lr", "opt.eps", "epochs"])
+    assert found == Destinations(defaults={"opt.eps": "1"})
     given = "from searchlight import params, report\nprint(params()['lr'])"
     assert resolve_script(folder, given, ["lr"]) == Destinations()
+
+
+@pytest.mark.parametrize(
+    ("code", "default"),
+    [
+        ("params.get('lr', 1e-3)", "0.001"),
+        ("params.get('lr', -2)", "-2"),
+        ("params.get('lr', 'adam')", "adam"),
+        ("params.get('lr', 1)\nparams.get('lr', 2)", None),
+        ("params.get('lr', base)", None),
+        ("params['lr']", None),
+        ("params.get('other', 1), 'lr'", None),
+    ],
+)
+def test_default_of_a_script_is_the_one_that_it_gets(folder, code, default):
+    found = resolve_script(folder, f"import searchlight\nparams = searchlight.params()\n{code}\n", ["lr"])
+    assert found.defaults == ({} if default is None else {"lr": default})
 
 
 def test_script_with_options_asks_for_what_is_none_of_them(folder):
