@@ -89,6 +89,8 @@ def resolve_parameters(
         takes_several = partial(_takes_several, options, others, partial(read, options.command, values=values))
         found = Destinations(fill_style(options.flags, others, takes_several))
     flags = {SEED if name == options.seed_flag else name: flag for name, flag in found.flags.items()}
+    if script and script.takes_seed and SEED not in given:
+        flags[SEED] = Flag(())
     words = found.words if found.words != options.command else ()
     return Destinations(flags, files, patches, {**defaults, **found.defaults}, words)
 

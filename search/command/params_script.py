@@ -2,13 +2,14 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
 from searchlight.search.command.program_help import read_literal
 from searchlight.search.command.script import PARSERS
+from searchlight.search.command.targets import SEED
 
 CALL = re.compile(r"\bsearchlight\.params\(|\bfrom searchlight import [^\n]*\bparams\b")
 # What reads a command line. A script may import transformers for its models alone, so the parser's name counts.
@@ -38,18 +39,31 @@ class ParamsScript:
             return False
         return parameter.name == EPOCHS or bool(re.search(rf"(?<!\w){re.escape(parameter.name)}(?!\w)", self.source))
 
+    @property
+    def takes_seed(self) -> bool:
+        """Whether its code has params["seed"] or params.get("seed")."""
+        return any(name == SEED for name, _ in self._find_keys())
+
     def find_defaults(self) -> dict[str, str]:
         """Return the values that parameters have without a search, as text by name: those of `get("lr", 0.1)`."""
+        found: dict[str, set[str | None]] = {}
+        for name, default in self._find_keys():
+            if default is not None:
+                found.setdefault(name, set()).add(read_literal(default))
+        return {name: value for name, values in found.items() for value in values if value and len(values) == 1}
+
+    def _find_keys(self) -> Iterator[tuple[str, ast.expr | None]]:
+        """Yield the key of each `x["key"]` and of each `x.get("key", default)`, with its default."""
         try:
             tree = ast.parse(self.source)
         except (SyntaxError, ValueError):  # the program itself will say so
-            return {}
-        found: dict[str, set[str | None]] = {}
+            return
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), value]):
-                    found.setdefault(name, set()).add(read_literal(value))
-        return {name: value for name, values in found.items() for value in values if value and len(values) == 1}
+                case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *defaults]):
+                    yield name, defaults[0] if defaults else None
+                case ast.Subscript(slice=ast.Constant(value=str(name))):
+                    yield name, None
 
     def explain_unknown(self, parameter: Parameter) -> str:
         """Return a line that says that its code has no such name."""

@@ -12,6 +12,7 @@ class Flag:
 
     Attributes:
         on: Words in which "{value}" stands for the value, e.g. ("--lr", "{value}"). The words of a switch have none.
+            Without words, the program asks for the value.
         off: The words of a switch whose value is false.
         is_hydra: Whether the words are an override of Hydra, which has a syntax for values.
         is_list: Whether the program takes each item of a list as a word of its own, as with nargs of argparse.

@@ -284,6 +284,15 @@ def test_default_of_a_script_is_the_one_that_it_gets(folder, code, default):
     assert found.defaults == ({} if default is None else {"lr": default})
 
 
+@pytest.mark.parametrize(
+    ("code", "takes"), [("params['seed']", True), ("params.get('seed', 0)", True), ("print('seed')", False)]
+)
+def test_script_that_asks_for_the_seed_takes_it(folder, code, takes):
+    code = f"from searchlight import params\nparams = params()\nparams['lr']\n{code}\n"
+    assert (resolve_script(folder, code, ["lr"]).flags == {"seed": Flag(())}) == takes
+    assert resolve_script(folder, code, ["lr", "seed"]).flags == {}, "the seed is a parameter of the search"
+
+
 def test_script_with_options_asks_for_what_is_none_of_them(folder):
     parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--wd')\nparser.parse_args()\n"
     assert resolve_script(folder, parser + PARAMS, ["lr", "wd"]).flags.keys() == {"wd"}
