@@ -11,9 +11,8 @@ from searchlight.search.command.program_help import read_literal
 from searchlight.search.command.script import PARSERS
 from searchlight.search.command.targets import SEED
 
-CALL = re.compile(r"\bsearchlight\.params\(|\bfrom searchlight import [^\n]*\bparams\b")
 # What reads a command line. A script may import transformers for its models alone, so the parser's name counts.
-READERS = (PARSERS - {"transformers"}) | {"argv", "HfArgumentParser", "LightningCLI"}
+READERS = (PARSERS - {"transformers"}) | {"HfArgumentParser", "LightningCLI"}
 
 
 @dataclass(frozen=True)
@@ -23,10 +22,12 @@ class ParamsScript:
     Attributes:
         path: The script as its command names it.
         source: Its code.
+        nodes: The nodes of its syntax tree.
     """
 
     path: str
     source: str
+    nodes: Sequence[ast.AST]
 
     @property
     def has_options(self) -> bool:
@@ -54,11 +55,7 @@ class ParamsScript:
 
     def _find_keys(self) -> Iterator[tuple[str, ast.expr | None]]:
         """Yield the key of each `x["key"]` and of each `x.get("key", default)`, with its default."""
-        try:
-            tree = ast.parse(self.source)
-        except (SyntaxError, ValueError):  # the program itself will say so
-            return
-        for node in ast.walk(tree):
+        for node in self.nodes:
             match node:
                 case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *defaults]):
                     yield name, defaults[0] if defaults else None
@@ -81,7 +78,26 @@ def find_params_script(words: Sequence[str], folder: Path) -> ParamsScript | Non
     Args:
         folder: The user's folder.
     """
-    for path in (word for word in words if word.endswith(".py") and (folder / word).is_file()):
-        source = (folder / path).read_text(encoding="utf-8", errors="replace")
-        return ParamsScript(path, source) if CALL.search(source) else None
-    return None
+    path = next((word for word in words if word.endswith(".py") and (folder / word).is_file()), None)
+    if path is None:
+        return None
+    source = (folder / path).read_text(encoding="utf-8", errors="replace")
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):  # the program itself will say so
+        return None
+    return ParamsScript(path, source, nodes) if _names_params(nodes) else None
+
+
+def _names_params(nodes: Sequence[ast.AST]) -> bool:
+    """Return whether code imports searchlight and names its function `params`."""
+    modules = set()
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                modules |= {each.asname or each.name for each in names if each.name == "searchlight"}
+            case ast.ImportFrom(module="searchlight", names=names):
+                if any(each.name == "params" for each in names):
+                    return True
+    named = (node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "params")
+    return any(isinstance(owner, ast.Name) and owner.id in modules for owner in named)

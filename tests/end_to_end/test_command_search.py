@@ -107,7 +107,7 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
 def test_script_continues_from_its_checkpoint_after_the_driver_was_killed(cli):
     (cli.folder / "train.py").write_text(RESUMING)
     options = ["--search", "lr=0.1..1", "--set", "epochs=4", "--trials", "2", "--scheduler", "asha", "--confirm", "0"]
-    words = ["--resume-with", "--resume", "--flags", "none", "--concurrency", "1"]
+    words = ["--resume-with", "--resume", "--concurrency", "1"]
     command = ["--", sys.executable, "train.py", "{checkpoint_dir}"]
     process = cli.start(*search(cli, "mortal", *options, *words), *command)
     folder = cli.folder / "runs" / "mortal"

@@ -263,8 +263,20 @@ def resolve_script(folder, code, parameters, **options):
 def test_script_that_asks_for_its_parameters_needs_no_options(folder):
     found = resolve_script(folder, PARAMS, ["lr", "opt.eps", "epochs"])
     assert found == Destinations(defaults={"opt.eps": "1"})
-    given = "from searchlight import params, report\nprint(params()['lr'])"
-    assert resolve_script(folder, given, ["lr"]) == Destinations()
+    for given in (
+        "import sys\nfrom searchlight import params, report\nprint(params()['lr'], sys.argv[1])",
+        "import searchlight as sl\nprint(sl.params()['lr'])",
+        "from searchlight import (\n    report,\n    params as given,\n)\nprint(given()['lr'])",
+    ):
+        assert resolve_script(folder, given, ["lr"]) == Destinations()
+
+
+@pytest.mark.parametrize(
+    "code", ["import searchlight\nother.params()['lr']", "params()['lr']", "from searchlight import ("]
+)
+def test_script_that_does_not_ask_for_its_parameters_needs_options(folder, code):
+    with pytest.raises(UsageError, match="must show the options of the program"):
+        resolve_script(folder, code, ["lr"])
 
 
 @pytest.mark.parametrize(
