@@ -42,7 +42,8 @@ class SearchResult:
         searched: The record of the search with all trials of the study.
         confirmations: The results of the confirming runs, one for each objective. Empty without confirming runs.
         infeasibility: The infeasible trials, by the constraint that they violate.
-        combinations: The number of different configs that can be tried, or None if it is no limit.
+        combinations: The number of different configs that can be tried, or None if it is no limit or not known, as for
+            a search that is read from its folder.
     """
 
     name: str

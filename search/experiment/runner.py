@@ -176,7 +176,8 @@ class _Driver:
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, Tracker]:
         config, warn = self.config, self.progress.warn
         ended = len(opened.study.get_searched_trials())
-        is_exhausted = self.search_plan.combinations == ended
+        combinations = self.search_plan.combinations
+        is_exhausted = combinations is not None and ended >= combinations
         more = "the space has no other config" if is_exhausted else "--trials can be raised"
         self.progress.say(f"search {config.name}: all {ended} trials have ended; {more}")
         # The driver before this one may have died before it exported the last reports.
@@ -252,7 +253,7 @@ def finish(
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:
-        result = SearchResult.from_record(record)
+        result = replace(SearchResult.from_record(record), combinations=search_plan.combinations)
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
         note, ended_at = render_description(config.path, result), running_time(record).end
         end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)
@@ -271,7 +272,7 @@ def finish(
     mlflow = tracker.mlflow
     if config.makes_model and result.best is not None:
         mlflow |= _log_best(search_plan, stop.is_interrupted, progress)
-    return replace(result, mlflow=mlflow, stopped=stopped, combinations=search_plan.combinations)
+    return replace(result, mlflow=mlflow, stopped=stopped)
 
 
 def _try_write_best(result: SearchResult, config: SearchConfig, progress: Progress) -> bool:

@@ -9,11 +9,12 @@ from searchlight.trainables.filesystem.paths import StoragePath
 from searchlight.trainables.flatten import flatten
 
 
-def format_commands(place: StoragePath) -> str:
+def format_commands(place: StoragePath, is_exhausted: bool = False) -> str:
     """Return the commands that repeat and resume the search at `place`, as Markdown."""
+    more = "" if is_exhausted else ", or give it more `--trials`"
     return (
         f"Run it again with `{format_command('run')} --config search.yaml`; the file is among the artifacts. "
-        f"Resume it, or give it more `--trials`: `{resume_command(place)}`"
+        f"Resume it{more}: `{resume_command(place)}`"
     )
 
 
@@ -23,7 +24,7 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
     lines += [f"- infeasible: {violated}" for violated in result.infeasibility]
     broken = ["\n".join(lines)] if lines else []
     if (best := result.best) is None:
-        return "\n\n".join(["No trial was completed.", *broken, format_commands(place)])
+        return "\n\n".join(["No trial was completed.", *broken, format_commands(place, result.is_exhausted)])
     searched, objectives = list(result.searched.about["searched"]), result.searched.objectives
     config = flatten(best.config)
     chosen = {name: config[name] for name in searched if name in config}
@@ -37,7 +38,7 @@ def render_description(place: StoragePath, result: SearchResult) -> str:
         + ", ".join(f"`{name}` {format_value(value)}" for name, value in chosen.items()),
         _render_table([("parameter", "value"), *(chosen | config).items()]),
         *broken,
-        format_commands(place),
+        format_commands(place, result.is_exhausted),
     ]
     if result.front:
         rows: list[Sequence[Any]] = [("trial", *objectives, *searched)]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from searchlight.search.analysis.best_trials import BestTrial, ParetoTrial
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.space.objectives import Objective
@@ -43,3 +45,10 @@ def test_value_cannot_break_the_table(tmp_path):
     best = BestTrial(0, 0.5, {"text": "a|b\nc"}, None)
     note = render_description(tmp_path / "one", result_of(best))
     assert "| text | a\\|b c |" in note.splitlines()
+
+
+def test_search_that_has_tried_all_configs_is_offered_no_more_trials(tmp_path):
+    result = result_of(BestTrial(0, 0.5, {"lr": 0.1}, None))
+    notes = [render_description(tmp_path / "one", replace(result, combinations=count)) for count in (None, 1, 0)]
+    assert ["`--trials`" in note for note in notes] == [True, True, False]
+    assert all(" resume one" in note for note in notes)
