@@ -19,8 +19,8 @@ from searchlight.search.command.flags import (
 )
 from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
-from searchlight.search.command.params_script import ParamsScript, find_params_script
-from searchlight.search.command.program_help import HELP_S, find_unknown_options, read_options
+from searchlight.search.command.params_code import ParamsCode, read_params_code
+from searchlight.search.command.program_help import HELP_S, NoHelpError, find_unknown_options, read_options
 from searchlight.search.command.targets import SEED, propose_patches, read_value, resolve_targets
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import FileTarget, Flag
@@ -76,60 +76,66 @@ def resolve_parameters(
     # epochs may only say how many reports a trial makes, so that a program without options is as good.
     needs_some = any(other.name != EPOCHS for other in others)
     read = partial(read_options, folder=folder, limit=limit, needs_some=needs_some, metrics=options.metric)
-    found, script = Destinations(), find_params_script(options.command, folder)
-    if script and options.flags == "auto" and not script.has_options:
-        others, named = [], others
-        if unknown := [script.explain_unknown(each) for each in named if not script.has_name(each)]:
-            raise UsageError(*unknown)
-        known = script.find_defaults()
-        found = Destinations(defaults={each.name: known[each.name] for each in named if each.name in known})
+    found, code = Destinations(), read_params_code(options.command, folder)
     if others and options.flags == "auto":
-        found = _find_flags(options.command, others, folder, values, read, script)
+        found = _find_flags(options, others, folder, values, read, code)
     elif others and options.flags != "none":
         takes_several = partial(_takes_several, options, others, partial(read, options.command, values=values))
         found = Destinations(fill_style(options.flags, others, takes_several))
     flags = {SEED if name == options.seed_flag else name: flag for name, flag in found.flags.items()}
-    if script and script.takes_seed and SEED not in given:
-        flags[SEED] = Flag(())
+    if code:
+        without_flag = [each.name for each in others if each.name not in flags]
+        defaults |= {name: code.defaults[name] for name in without_flag if code.defaults.get(name)}
+        if SEED in code.defaults or (options.seed_flag == SEED and SEED not in flags):
+            flags.setdefault(SEED, Flag(()))
     words = found.words if found.words != options.command else ()
     return Destinations(flags, files, patches, {**defaults, **found.defaults}, words)
 
 
 def _find_flags(
-    command: tuple[str, ...],
+    options: CommandOptions,
     parameters: Sequence[Parameter],
     folder: Path,
     values: Mapping[str, Any],
     read: Callable[..., list[ProgramOption]],
-    script: ParamsScript | None = None,
+    code: ParamsCode | None,
 ) -> Destinations:
     """Return the options of a program that take parameters, as its help shows them.
 
     Args:
         values: A value of each parameter, since options before --help are parsed as well.
         read: Reads the help of a command.
-        script: What takes parameters without an option, or None.
+        code: What takes parameters without an option, or None.
 
     Raises:
         UsageError: The program has no such option, or another one that the command gives does not exist.
     """
+    command = options.command
+    others = [each for each in parameters if not (code and code.takes(each))]
+    if code and not code.may_have_options:
+        if others:
+            problems = map(code.explain_unknown, others)
+            raise UsageError(*problems, *propose_patches(options, others, folder))
+        return Destinations()
     try:
         shown = read(command, values=values)
-    except UsageError as error:
-        raise UsageError(*error.problems, *propose_patches(command, parameters, folder)) from None
+    except NoHelpError as error:
+        if code and not others:
+            return Destinations()
+        raise UsageError(*error.problems, *propose_patches(options, others, folder)) from None
     if unknown := [*find_unknown_options(command, shown, folder)]:
         raise UsageError(*unknown)
-    if script:
-        parameters = [each for each in parameters if has_option(shown, each) or not script.has_name(each)]
+    named = [each for each in parameters if each in others or has_option(shown, each)]
     try:
-        flags = choose_flags(shown, parameters, name_program(command))
+        flags = choose_flags(shown, named, name_program(command))
     except UsageError as error:
-        misplaced = _find_root_options(command, shown, parameters, read)
+        misplaced = _find_root_options(command, shown, named, read)
         others_wrong = [line for line in error.problems if line.split()[1] not in misplaced]
-        missing = [each for each in parameters if each.name not in misplaced and not has_option(shown, each)]
-        raise UsageError(*misplaced.values(), *others_wrong, *propose_patches(command, missing, folder)) from None
-    words, given = take_values(command, shown, parameters)
-    return Destinations(flags, defaults=find_defaults(shown, parameters) | given, words=words)
+        missing = [each for each in named if each.name not in misplaced and not has_option(shown, each)]
+        proposals = propose_patches(options, missing, folder)
+        raise UsageError(*misplaced.values(), *others_wrong, *proposals) from None
+    words, given = take_values(command, shown, named)
+    return Destinations(flags, defaults=find_defaults(shown, named) | given, words=words)
 
 
 def _find_root_options(

@@ -75,7 +75,8 @@ class CommandOptions(Options):
         "auto",
         "STYLE",
         "How the command takes parameters that it does not name in braces, e.g. '--{name}={value}'. auto: as its "
-        "--help shows. none: they are only in the environment, for searchlight.params().",
+        "--help shows, or as its code takes them of searchlight.params(). none: only in the environment, for a call "
+        "that is not found.",
     )
     to: Texts = _command(
         (), "FILE:KEY=NAME", "Write parameter NAME to this key of a copy of a YAML, JSON or TOML file."

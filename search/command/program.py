@@ -23,6 +23,8 @@ from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import PLACES, fill, find_placeholders, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
 
+SEED_REMEDY = "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
+
 
 def build_settings(
     options: CommandOptions, space: Space, fixed: Mapping[str, Any], objectives: Sequence[str], trials: str
@@ -85,7 +87,7 @@ def describe_choices(settings: CommandSettings, scheduler: str) -> tuple[str, ..
             "--resume-with"
         )
     if not takes_seed(settings):
-        lines.append("no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME")
+        lines.append(f"no confirming runs: the command takes no seed. {SEED_REMEDY}")
     return tuple(lines)
 
 
@@ -103,6 +105,11 @@ def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping
     yield shlex.join(fill(settings, values, places).argv)
     for target in (*settings.files, *settings.patches):
         yield f"{target.path}: {target.key} is {format_value(values[target.parameter])}"
+    placed = {target.parameter for target in (*settings.files, *settings.patches)} | {*settings.flags}
+    placed |= {name.replace("-", "_") for name in find_placeholders(settings.words)}
+    others = [each.name for each in space.parameters if not placed & {each.name, each.name.replace("-", "_")}]
+    if given := [f"{name}={format_value(values[name])}" for name in others if name in values]:
+        yield f"searchlight.params() has {', '.join(given)}"
 
 
 def find_program(words: Sequence[str], folder: Path) -> str:

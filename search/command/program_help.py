@@ -15,7 +15,7 @@ from searchlight.search.command.flags import normalize, suggest_name
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.command.options import name_program
 from searchlight.search.errors import UsageError
-from searchlight.trainables.command.output import OutputPatterns
+from searchlight.trainables.command.output import LONGEST_SHOWN, OutputPatterns
 from searchlight.trainables.command.process import ChildProcess, start_process
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import fill
@@ -23,17 +23,22 @@ from searchlight.trainables.command.trial_folder import TRIALS, TrialFolder
 
 HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
 STOP_S = 5.0
-REST_S = 3.0  # that a program may take after a line with a metric, since a help may have one as an example
+REST_S = 15.0  # that a program may take after a line with a metric, since a help may have one as an example
 POLL_S = 0.1
 LARGEST_HELP = 2**20  # characters
 REMEDY = (
-    "Give each parameter a place in the command, like --lr={lr}, or say how it takes them: --flags '--{name}={value}'."
+    "Give each parameter a place in the command, like --lr={lr}, or say how it takes them: --flags '--{name}={value}', "
+    "or --flags none if it calls searchlight.params()."
 )
 MAY_TRAIN = "because it may have begun to train"
 # They have options of their own, and start the program several times.
 STARTERS = ("torchrun", "accelerate", "deepspeed")
 STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 IS_HELP = re.compile(r"usage|--help|flags:|powered by hydra", re.IGNORECASE)
+
+
+class NoHelpError(UsageError):
+    """A program runs as without --help."""
 
 
 def read_options(
@@ -58,7 +63,8 @@ def read_options(
         metrics: Patterns of metrics in the output, as NAME=REGEX or NAME=json: a program that prints one trains.
 
     Raises:
-        UsageError: It cannot be started or fails, or, if it must have options, does not end in time or shows none.
+        UsageError: It cannot be started or fails.
+        NoHelpError: It must have options, but does not end in time or shows none.
     """
     with tempfile.TemporaryDirectory() as scratch:
         settings = CommandSettings(tuple(words), str(folder), str(Path(scratch) / "search" / TRIALS), objectives=())
@@ -92,12 +98,18 @@ def read_options(
         options = parse_help(text) if IS_HELP.search(text) else []
         if not (code or options or needs_some):
             return []
-        if code is None:
-            why = f", because it trains: it printed {trained[0]!r}" if trained else f" after {limit:g} s, {MAY_TRAIN}"
-            raise UsageError(f"{told} was stopped{why}. {REMEDY}")
-        if not options:
+        if code is None and not (trained and options):  # a line of the help was taken for a metric
+            why = (
+                f", because it trains: it printed {trained[0][:LONGEST_SHOWN]!r}"
+                if trained
+                else f" after {limit:g} s, {MAY_TRAIN}"
+            )
+            raise NoHelpError(f"{told} was stopped{why}. {REMEDY}")
+        if code and not options:
             ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
-            raise UsageError(f"{told} {ended if code else 'shows none'}. {REMEDY}")
+            raise UsageError(f"{told} {ended}. {REMEDY}")
+        if not options:
+            raise NoHelpError(f"{told} shows none. {REMEDY}")
         declared: dict[str, tuple[str, str | None]] = {}
         for word in argv:
             if word.endswith(".py"):
@@ -138,7 +150,7 @@ def read_declarations(script: Path) -> dict[str, tuple[str, str | None]]:
         given = {each.arg: each.value for each in call.keywords}
         kind = given.get("type")
         type_name = kind.id if isinstance(kind, ast.Name) and kind.id in ("int", "float") else ""
-        default = read_literal(given.get("default")) if is_final else None
+        default = _read_literal(given.get("default")) if is_final else None
         for name in (str(each.value) for each in call.args if isinstance(each, ast.Constant)):
             former_type, former = found.get(name, (type_name, default))
             found[name] = (type_name if type_name == former_type else "", default if default == former else None)
@@ -149,8 +161,7 @@ def _get_method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def read_literal(node: ast.expr | None) -> str | None:
-    """Return a number or a text in Python code as text, or None for anything else."""
+def _read_literal(node: ast.expr | None) -> str | None:
     try:
         value = None if node is None else ast.literal_eval(node)
     except ValueError:  # a name or a call

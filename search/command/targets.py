@@ -1,6 +1,7 @@
 """The places that the user names for parameters: in the command, and in files."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -59,23 +60,27 @@ def resolve_targets(
     return rename(files), rename(patches)
 
 
-def propose_patches(words: Sequence[str], parameters: Sequence[Parameter], folder: Path) -> Iterator[str]:
-    """Yield a line for each script in the words of a command that has constants with the names of `parameters`.
+def propose_patches(options: CommandOptions, parameters: Sequence[Parameter], folder: Path) -> Iterator[str]:
+    """Yield a line for each script in a command that has values with the names of `parameters` in its code.
 
-    It has the options that search them. A name that leads to several constants is left out.
+    It has the options that search them. A name that leads to several values is left out.
     """
-    for path in (word for word in words if word.endswith(".py") and not PurePath(word).is_absolute()):
+    wanted = {
+        normalize(parameter.name): parameter.name for parameter in parameters if parameter.source != "--seed-flag"
+    }
+    paths = [word for word in options.command if word.endswith(".py") and ".." not in PurePath(word).parts]
+    for path in (path for path in paths if options.cwd == "trial" and not PurePath(path).is_absolute()):
         try:
             places = find_values(path, read_source(folder / path))
         except (OSError, ValueError):  # the program itself will say so
             continue
-        options = []
-        for parameter in parameters:
-            keys = [key for key in places if key.rpartition(".")[2] == parameter.name]
-            if len(keys) == 1 and len(places[keys[0]]) == 1:
-                options.append(f"--patch {path}:{keys[0]}={parameter.name}")
-        if options:
-            yield f"{path} has values with these names in its code. To search them there, give {' '.join(options)}."
+        keys: dict[str, list[str]] = {}
+        for key, found in places.items():
+            keys.setdefault(key.rpartition(".")[2], []).extend([key] * len(found))
+        patches = [f"{path}:{keys[each][0]}={name}" for each, name in wanted.items() if len(keys.get(each, [])) == 1]
+        if patches:
+            given = " ".join(f"--patch {shlex.quote(patch)}" for patch in patches)
+            yield f"{path} has values with these names in its code. To search them there, give {given}."
 
 
 def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:

@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
-from searchlight.search.command.program import build_settings, describe_choices, takes_seed
+from searchlight.search.command.program import SEED_REMEDY, build_settings, describe_choices, takes_seed
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
@@ -88,7 +88,7 @@ class SearchPlan(HasObjectives):
         """The number of trials to start: at most one per combination."""
         return self.config.trials if self.combinations is None else min(self.config.trials, self.combinations)
 
-    @property
+    @cached_property
     def combinations(self) -> int | None:
         """The number of different configs, or None if it is no limit: it is infinite, or weights tell copies apart."""
         combinations = None if self.schedule.makes_copies else self.space.list_combinations()
@@ -254,8 +254,7 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         command = build_settings(config, space, config.set, metrics, str(config.path / TRIALS))
         if config.confirm and not takes_seed(command):
             raise UsageError(
-                f"--confirm must be 0 if the command takes no seed, but got {config.confirm}: name {{seed}} in it, "
-                "or give --seed-flag NAME."
+                f"--confirm must be 0 if the command takes no seed, but got {config.confirm}. {SEED_REMEDY}."
             )
         if defaults := function_config.parse_defaults(space, command.defaults):
             config_class = function_config.build_function_config(config.set, config.search, defaults)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from searchlight.search.command.program import SEED_REMEDY
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
@@ -77,7 +78,7 @@ def test_scheduler_is_the_best_one_that_the_command_allows(make_plan, words, opt
 def test_command_without_a_seed_confirms_nothing(make_plan):
     planned = make_plan()
     assert planned.confirmation is None
-    assert "no confirming runs: the command takes no seed. Name {seed} in it, or give --seed-flag NAME" in planned.notes
+    assert f"no confirming runs: the command takes no seed. {SEED_REMEDY}" in planned.notes
     assert make_plan(seed_flag="seed").confirmation is not None
 
 
@@ -96,8 +97,7 @@ def test_command_without_a_seed_confirms_nothing(make_plan):
          "--scheduler must be another one with a command, but got pbt: it copies weights between trials."),
         ({"workers": 2}, "--workers must be 1 with a command, but got 2: it starts its processes itself. Give it "
                          "--gpus-per-worker N or --cpus-per-worker N, and {nproc} in the command."),
-        ({"confirm": 4}, "--confirm must be 0 if the command takes no seed, but got 4: name {seed} in it, or give "
-                         "--seed-flag NAME."),
+        ({"confirm": 4}, f"--confirm must be 0 if the command takes no seed, but got 4. {SEED_REMEDY}."),
         ({"search": {"learning-rat": "1..2"}},
          "--search learning-rat must be an option of train.py, but it has none of that name. Did you mean "
          "learning-rate?"),
@@ -283,3 +283,13 @@ def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsy
     assert f"# trial 0: {sys.executable} train.py --learning-rate 0.5\n" in printed
     assert "# a trial ends when its program ends; ends a trial below the median" in printed
     assert "# no confirming runs: the command takes no seed." in printed
+
+
+def test_dry_run_shows_what_a_script_asks_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asking.py").write_text("import searchlight\nlr = searchlight.params().get('lr', 0.2)\n")
+    words = ["--search", "lr=0.0..1.0", "--set", "epochs=3", "--objective", "loss:min", "--dry-run"]
+    main.main([*words, "--", sys.executable, "asking.py", "{seed}"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert f"# trial 0: {sys.executable} asking.py 0\n" in printed
+    assert "# trial 0: searchlight.params() has lr=0.2\n" in printed

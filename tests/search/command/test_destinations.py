@@ -252,72 +252,71 @@ def test_constants_of_a_script_are_proposed_in_place_of_options(folder, end, fir
 
 
 PARAMS = 'import searchlight\nlr, more = searchlight.params()["lr"], searchlight.params().get("opt.eps", 1)\n'
+PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--wd')\n"
+WITH_SEED = f"{PARSER}parser.add_argument('--seed', type=int)\nparser.parse_args()\n"
+SPREAD = "import searchlight\ndef main(lr=0.1, seed=0):\n    pass\nmain(**searchlight.params())\n"
 
 
-def resolve_script(folder, code, parameters, **options):
+def resolve_asking(folder, code, parameters, words=(), source="--search", **options):
     (folder / "asking.py").write_text(code)
-    given = [Parameter(name, "--search", [1, 2]) for name in parameters]
-    return resolve_parameters(CommandOptions(command=(sys.executable, "asking.py"), **options), given, folder)
+    given = [Parameter(name, source, [1, 2]) for name in parameters]
+    return resolve_parameters(CommandOptions(command=(sys.executable, "asking.py", *words), **options), given, folder)
 
 
 def test_script_that_asks_for_its_parameters_needs_no_options(folder):
-    found = resolve_script(folder, PARAMS, ["lr", "opt.eps", "epochs"])
+    code = f"{PARAMS}raise SystemExit('it was started')"
+    found = resolve_asking(folder, code, ["lr", "opt.eps", "epochs"])
     assert found == Destinations(defaults={"opt.eps": "1"})
-    for given in (
-        "import sys\nfrom searchlight import params, report\nprint(params()['lr'], sys.argv[1])",
-        "import searchlight as sl\nprint(sl.params()['lr'])",
-        "from searchlight import (\n    report,\n    params as given,\n)\nprint(given()['lr'])",
-    ):
-        assert resolve_script(folder, given, ["lr"]) == Destinations()
-
-
-@pytest.mark.parametrize(
-    "code", ["import searchlight\nother.params()['lr']", "params()['lr']", "from searchlight import ("]
-)
-def test_script_that_does_not_ask_for_its_parameters_needs_options(folder, code):
-    with pytest.raises(UsageError, match="must show the options of the program"):
-        resolve_script(folder, code, ["lr"])
-
-
-@pytest.mark.parametrize(
-    ("code", "default"),
-    [
-        ("params.get('lr', 1e-3)", "0.001"),
-        ("params.get('lr', -2)", "-2"),
-        ("params.get('lr', 'adam')", "adam"),
-        ("params.get('lr', 1)\nparams.get('lr', 2)", None),
-        ("params.get('lr', base)", None),
-        ("params['lr']", None),
-        ("params.get('other', 1), 'lr'", None),
-    ],
-)
-def test_default_of_a_script_is_the_one_that_it_gets(folder, code, default):
-    found = resolve_script(folder, f"import searchlight\nparams = searchlight.params()\n{code}\n", ["lr"])
-    assert found.defaults == ({} if default is None else {"lr": default})
-
-
-@pytest.mark.parametrize(
-    ("code", "takes"), [("params['seed']", True), ("params.get('seed', 0)", True), ("print('seed')", False)]
-)
-def test_script_that_asks_for_the_seed_takes_it(folder, code, takes):
-    code = f"from searchlight import params\nparams = params()\nparams['lr']\n{code}\n"
-    assert (resolve_script(folder, code, ["lr"]).flags == {"seed": Flag(())}) == takes
-    assert resolve_script(folder, code, ["lr", "seed"]).flags == {}, "the seed is a parameter of the search"
+    assert resolve_asking(folder, code, ["opt.eps"], flags="none") == found
 
 
 def test_script_with_options_asks_for_what_is_none_of_them(folder):
-    parser = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--wd')\nparser.parse_args()\n"
-    assert resolve_script(folder, parser + PARAMS, ["lr", "wd"]).flags.keys() == {"wd"}
+    code = f"{PARSER}parser.parse_args()\n{PARAMS}"
+    found = resolve_asking(folder, code, ["lr", "wd", "opt.eps"])
+    assert found.flags.keys() == {"wd"}
+    assert found.defaults == {"opt.eps": "1"}
     with pytest.raises(UsageError, match=r"^--search other must be an option of asking\.py, but it has none"):
-        resolve_script(folder, parser + PARAMS, ["lr", "wd", "other"])
+        resolve_asking(folder, code, ["lr", "wd", "other"])
+
+
+def test_options_of_another_file_come_before_what_a_script_asks_for(folder):
+    (folder / "reading.py").write_text(f"{PARSER}parser.add_argument('--lr')\nargs = parser.parse_args()\n")
+    code = "from reading import args\nimport searchlight\nlr = searchlight.params().get('lr', args.lr)\n"
+    found = resolve_asking(folder, code, ["lr"], ["--lr", "0.3"])
+    assert found.flags.keys() == {"lr"}
+    assert found.defaults == {"lr": "0.3"}
+
+
+def test_script_that_has_no_help_asks_for_what_its_code_takes(folder):
+    code = f"import sys\n{PARAMS}print(sys.argv)\n"
+    assert resolve_asking(folder, code, ["lr"], ["data"]) == Destinations()
+    with pytest.raises(UsageError, match="must show the options of the program, but shows none"):
+        resolve_asking(folder, code, ["lr", "other"], ["data"])
+
+
+def test_seed_of_an_option_comes_before_that_of_the_code(folder):
+    code = f"{WITH_SEED}import searchlight\nsearchlight.params()['seed'], searchlight.params()['lr']\n"
+    for flags in ("auto", "--{name}={value}"):
+        found = resolve_asking(folder, code, ["lr"], seed_flag="seed", flags=flags)
+        assert list_flags({"seed": found.flags["seed"]}, {"seed": 5})[-1].endswith("5")
+    assert resolve_asking(folder, code, ["lr"]).flags == {"seed": Flag(())}
+    assert resolve_asking(folder, code, ["lr", "seed"], source="--set").flags.keys() == {"seed"}
+
+
+def test_seed_that_code_takes_as_a_whole_is_named_by_the_user(folder):
+    assert resolve_asking(folder, SPREAD, ["lr"]).flags == {}
+    assert resolve_asking(folder, SPREAD, ["lr"], seed_flag="seed").flags == {"seed": Flag(())}
 
 
 def test_name_that_a_script_does_not_ask_for_is_refused(folder):
     with pytest.raises(UsageError) as error:
-        resolve_script(folder, PARAMS, ["opt.esp", "lr"], seed_flag="lr")
-    rule = "must be a name in asking.py, which calls searchlight.params(), but is none."
+        resolve_asking(folder, f"width = 1\n{PARAMS}", ["opt.esp", "width", "lr"], seed_flag="manual_seed")
+    key, remedy = "must be a key that the code takes of searchlight.params(), but is none.", "give --flags none."
+    option = "must be an option of the program, or seed if its code takes that of searchlight.params(), but is none."
     assert error.value.problems == (
-        f"--search opt.esp {rule} Did you mean opt.eps? If other code takes it, give --flags none.",
-        "--seed-flag lr must be an option of asking.py, but its code reads no options.",
+        f"--search opt.esp {key} Did you mean opt.eps? If other code takes it, {remedy}",
+        f"--search width {key} Choose from lr, opt.eps. If other code takes it, {remedy}",
+        f"--seed-flag manual_seed {option} Choose from lr, opt.eps. If other code takes it, {remedy}",
+        "asking.py has values with these names in its code. To search them there, give --patch asking.py:width=width.",
     )
-    assert resolve_script(folder, PARAMS, ["opt.esp"], flags="none") == Destinations()
+    assert resolve_asking(folder, PARAMS, ["opt.esp"], flags="none") == Destinations()

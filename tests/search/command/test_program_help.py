@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from searchlight.search.command import program_help
 from searchlight.search.command.flags import Parameter, choose_flags, find_defaults
 from searchlight.search.command.help_text import ProgramOption, parse_help
 from searchlight.search.command.program_help import read_declarations, read_options
@@ -155,7 +156,8 @@ def test_program_that_trains_is_stopped_and_writes_nothing_beside_itself(tmp_pat
     assert [file.name for file in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_program_is_known_to_train_by_the_metric_that_it_prints(tmp_path):
+def test_program_is_known_to_train_by_the_metric_that_it_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr(program_help, "REST_S", 0.5)
     (tmp_path / "train.py").write_text((PROGRAMS / "endless_program.py").read_text())
     command, metrics = [sys.executable, "train.py"], ("loss=loss ([0-9.]+)",)
     with pytest.raises(UsageError, match=r"was stopped, because it trains: it printed 'epoch 1: loss 0\.5'"):
@@ -168,6 +170,14 @@ def test_help_with_a_metric_as_an_example_is_read(tmp_path):
     (tmp_path / "train.py").write_text(
         f"import argparse\nparser = {parser}\nparser.add_argument('--lr')\nparser.parse_args()\n"
     )
+    (option,) = read_options([sys.executable, "train.py"], tmp_path, {}, metrics=("loss=loss ([0-9.]+)",))
+    assert option.names == ("--lr",)
+
+
+def test_help_of_a_program_that_does_not_end_after_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(program_help, "REST_S", 0.5)
+    text = "usage: train.py [--lr LR]\n\noptions:\n  --lr LR  loss 0.5"
+    (tmp_path / "train.py").write_text(f"import threading\nprint({text!r})\nthreading.Event().wait()\n")
     (option,) = read_options([sys.executable, "train.py"], tmp_path, {}, metrics=("loss=loss ([0-9.]+)",))
     assert option.names == ("--lr",)
 
