@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from searchlight.trainables.command.file_values import read_source
 READERS = (PARSERS - {"transformers"}) | {"docopt", "getopt", "optparse"}
 READING_NAMES = {"argv", "from_cli", "HfArgumentParser", "LightningCLI"}
 SHOWING = ("print", "repr", "str", "len")  # functions that take no parameter of what they are given
+Fields = Sequence[tuple[str, str | None]]  # names with their defaults as text, "" if unknown, None without one
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
             trees.append(ast.parse(read_source(path)))
         except (OSError, SyntaxError, ValueError):  # the program itself will say so
             continue
-    uses = [use for tree in trees for use in _find_uses(tree)]
+    definitions: dict[str, Fields | None] = {}
+    for tree in trees:
+        definitions |= _list_definitions(tree)
+    uses = [use for tree in trees for use in _find_uses(tree, definitions)]
     if not uses:
         return None
     found: dict[str, set[str]] = {}
@@ -99,11 +103,42 @@ def _list_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _find_uses(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+def _list_definitions(tree: ast.Module) -> dict[str, Fields | None]:
+    """Return the arguments of functions, and the fields of classes as a dataclass has them, by name.
+
+    They are None if there may be further ones: **kwargs, base classes, or methods that begin with __init__.
+    """
+    found: dict[str, Fields | None] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name, args=ast.arguments() as given):
+                named, values = [*given.posonlyargs, *given.args], given.defaults
+                defaults = [None] * (len(named) - len(values)) + [_read_text(value) for value in values]
+                named, defaults = [*named, *given.kwonlyargs], [*defaults, *map(_read_optional, given.kw_defaults)]
+                own = [(each.arg, default) for each, default in zip(named, defaults, strict=True)]
+                found[name] = None if given.kwarg or name in found else own
+            case ast.ClassDef(name=name, bases=[], body=body):
+                fields = [
+                    each for each in body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                ]
+                own = [
+                    (each.target.id, _read_optional(each.value)) for each in fields if isinstance(each.target, ast.Name)
+                ]
+                has_init = any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in body)
+                found[name] = None if has_init or name in found else own
+    return found
+
+
+def _read_optional(node: ast.expr | None) -> str | None:
+    return None if node is None else _read_text(node)
+
+
+def _find_uses(tree: ast.Module, definitions: Mapping[str, Fields | None]) -> Iterator[tuple[str, str | None]]:
     """Yield each key that code takes of `searchlight.params()`, and its default. A use as a whole has the key "".
 
     The default is that of `get` as text, "" if that is unknown, or None without one.
 
+    Fields of a class and arguments of a function that gets `**params()` are keys, if the code defines it.
     A variable stands for it if it is assigned from it, also as in `{**DEFAULTS, **params()}`.
     """
     nodes = [*ast.walk(tree)]
@@ -140,6 +175,8 @@ def _find_uses(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
                 yield key, None
             case ast.Call(func=function), _ if function is node:
                 pass  # a variable has the name of the function
+            case ast.keyword(arg=None), ast.Call(func=ast.Name(id=name)) if definitions.get(name):
+                yield from definitions[name] or ()
             case ast.If() | ast.UnaryOp() | ast.FormattedValue(), _:
                 pass  # whether there are some, or a text of them
             case ast.Call(func=ast.Name(id=name)), _ if name in SHOWING:

@@ -75,7 +75,30 @@ def test_keys_of_other_dicts_are_no_parameters(read):
     assert read(f"{GIVEN}{code}params['lr']").defaults.keys() == {"lr"}
 
 
-@pytest.mark.parametrize("use", ["main(**params)", "config.update(params)", "train(params)", "params.items()"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@dataclass\nclass Config:\n    lr: float = 0.1\n    seed: int = 7\n    width: int\nConfig(**params)",
+        "def main(lr, *, seed=7, width): pass\nmain(1, **params)",
+        "def main(width, lr=0.1, seed=7): pass\nmain(**searchlight.params())",
+    ],
+)
+def test_fields_and_arguments_are_keys_of_what_they_get(read, code):
+    found = read(GIVEN + code)
+    assert found.defaults.keys() == {"lr", "seed", "width"}
+    assert found.defaults["seed"] == "7"
+    assert not found.words
+
+
+@pytest.mark.parametrize(
+    "code", ["def main(lr=1, **others): pass", "class main(Base):\n    lr: int = 1", "from other import main"]
+)
+def test_definition_that_may_take_more_may_take_each_word(read, code):
+    found = read(f"{GIVEN}{code}\nmain(**params)\ndepth = 1\n")
+    assert found.takes(Parameter("depth", "--search", [1]))
+
+
+@pytest.mark.parametrize("use", ["train(**params)", "config.update(params)", "train(params)", "params.items()"])
 def test_use_as_a_whole_may_take_each_word(read, use):
     found = read(f"{GIVEN}def main(lr=0.1, *, width: int = 8): pass\n{use}\n# depth\n")
     taken = [name for name in ("lr", "net.width", "depth") if found.takes(Parameter(name, "--search", [1]))]
