@@ -52,7 +52,7 @@ def resolve_targets(
     ]
     if problems:
         raise UsageError(*problems)
-    names = {normalize(parameter.name): parameter.name for parameter in givable}
+    names = {normalize(parameter.name).lower(): parameter.name for parameter in givable}
 
     def rename(targets: Sequence[FileTarget]) -> tuple[FileTarget, ...]:
         return tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)
@@ -66,7 +66,9 @@ def propose_patches(options: CommandOptions, parameters: Sequence[Parameter], fo
     It has the options that search them. A name that leads to several values is left out.
     """
     wanted = {
-        normalize(parameter.name): parameter.name for parameter in parameters if parameter.source != "--seed-flag"
+        normalize(parameter.name).lower(): parameter.name
+        for parameter in parameters
+        if parameter.source != "--seed-flag"
     }
     paths = [word for word in options.command if word.endswith(".py") and ".." not in PurePath(word).parts]
     for path in (path for path in paths if options.cwd == "trial" and not PurePath(path).is_absolute()):
@@ -76,7 +78,7 @@ def propose_patches(options: CommandOptions, parameters: Sequence[Parameter], fo
             continue
         keys: dict[str, list[str]] = {}
         for key, found in places.items():
-            keys.setdefault(key.rpartition(".")[2], []).extend([key] * len(found))
+            keys.setdefault(key.rpartition(".")[2].lower(), []).extend([key] * len(found))
         patches = [f"{path}:{keys[each][0]}={name}" for each, name in wanted.items() if len(keys.get(each, [])) == 1]
         if patches:
             given = " ".join(f"--patch {shlex.quote(patch)}" for patch in patches)

@@ -238,14 +238,14 @@ def test_parameter_that_is_no_option_is_refused(folder):
     ],
 )
 def test_constants_of_a_script_are_proposed_in_place_of_options(folder, end, first):
-    code = "lr = 0.1\nclass Model:\n    width = 8\ndef main(depth=2):\n    twice = 1\n    twice = 2\n"
+    code = "LR = 0.1\nclass Model:\n    width = 8\ndef main(depth=2):\n    twice = 1\n    twice = 2\n"
     (folder / "constants.py").write_text(f"import argparse\nparser = argparse.ArgumentParser()\n{code}{end}\n")
     names = ("lr", "width", "depth", "twice", "other")
     given = [Parameter(name, "--search", [1, 2]) for name in names]
     with pytest.raises(UsageError) as error:
         resolve_parameters(CommandOptions(command=(sys.executable, "constants.py")), given, folder)
     *problems, proposal = error.value.problems
-    patches = ("lr=lr", "Model.width=width", "main.depth=depth")
+    patches = ("LR=lr", "Model.width=width", "main.depth=depth")
     options = " ".join(f"--patch constants.py:{patch}" for patch in patches)
     assert first in problems[0]
     assert proposal == f"constants.py has values with these names in its code. To search them there, give {options}."
@@ -254,7 +254,7 @@ def test_constants_of_a_script_are_proposed_in_place_of_options(folder, end, fir
 PARAMS = 'import searchlight\nlr, more = searchlight.params()["lr"], searchlight.params().get("opt.eps", 1)\n'
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--wd')\n"
 WITH_SEED = f"{PARSER}parser.add_argument('--seed', type=int)\nparser.parse_args()\n"
-SPREAD = "import searchlight\ndef main(lr=0.1, seed=0):\n    pass\nmain(**searchlight.params())\n"
+SPREAD = "import searchlight\ndef main(lr=0.1, **others):\n    others['seed']\nmain(**searchlight.params())\n"
 
 
 def resolve_asking(folder, code, parameters, words=(), source="--search", **options):
