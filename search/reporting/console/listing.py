@@ -44,8 +44,10 @@ def print_plan(plan: Any, cost: "CostEstimate | None" = None) -> None:
     for point in filter(None, plan.first):
         print(f"# tried first: {', '.join(f'{name}={value}' for name, value in point.items())}")
     if plan.command:
-        for line in describe_first_trial(plan.command, plan.space, next(iter(plan.first), {})):
-            print(f"# trial 0: {line}")
+        first = plan.first[0] if plan.first else {}
+        trial = "trial 0" if all(each.name in first for each in plan.space.parameters) else "a trial, for example"
+        for line in describe_first_trial(plan.command, plan.space, first):
+            print(f"# {trial}: {line}")
     for line in plan.warm.lines:
         print(f"# warm start: {line}")
     names = {parameter.name for parameter in plan.space.parameters}

@@ -232,7 +232,7 @@ def test_seed_of_the_trial_may_go_to_a_file(make_plan, tmp_path, capsys):
     assert launched.files["config.yaml"] == "lr: 0.5\nseed: 7\n"
     assert launched.files["train.py"].startswith("SEED = 7\n")
     print_plan(planned)
-    assert "# trial 0: config.yaml: seed is 0\n" in capsys.readouterr().out
+    assert "# a trial, for example: config.yaml: seed is 0\n" in capsys.readouterr().out
     (tmp_path / "config.yaml").write_text("seed: 3\n")
     with pytest.raises(UsageError, match=r"must take seed or a parameter of --search or --set, but sed is none. Did"):
         make_plan(to=["config.yaml:seed=sed"])
@@ -254,8 +254,8 @@ def test_plan_has_the_first_command_line_and_what_it_changes_in_files(make_plan,
     print_plan(make_plan("--depth={depth}", "{momentum}", "{trial_dir}/out", "{port}", **options))
     folder = tmp_path / "runs" / "one" / "trials" / "0"
     printed = capsys.readouterr().out
-    assert f"# trial 0: {sys.executable} train.py --depth=5 0.9 {folder}/out '{{port}}'\n" in printed
-    assert "# trial 0: config.yaml: lr is 0.55\n" in printed
+    assert f"# a trial, for example: {sys.executable} train.py --depth=5 0.9 {folder}/out '{{port}}'\n" in printed
+    assert "# a trial, for example: config.yaml: lr is 0.55\n" in printed
 
 
 def test_plan_has_the_path_of_the_copy_of_a_file_that_the_command_names(make_plan, tmp_path, capsys):
@@ -280,7 +280,7 @@ def test_dry_run_prints_what_follows_from_the_command(make_plan, tmp_path, capsy
     printed = capsys.readouterr().out
     assert f"command:\n- {sys.executable}\n- train.py\n" in printed
     assert f"folder: {tmp_path}\n" in printed
-    assert f"# trial 0: {sys.executable} train.py --learning-rate 0.5\n" in printed
+    assert f"# a trial, for example: {sys.executable} train.py --learning-rate 0.5\n" in printed
     assert "# a trial ends when its program ends; ends a trial below the median" in printed
     assert "# no confirming runs: the command takes no seed." in printed
 
