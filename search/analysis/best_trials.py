@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from optuna.trial import FrozenTrial
@@ -16,6 +17,7 @@ from searchlight.search.study.trial import (
     WITH_RESULT,
     get_best_epoch,
     get_best_value,
+    get_curve,
     get_outcome,
     get_reports,
     intermediate_values,
@@ -26,6 +28,7 @@ from searchlight.search.study.trial import (
 )
 from searchlight.trainables.flatten import flatten
 
+FEWEST_ALIKE = 3  # trials that are equal in each report, before their parameters are doubted
 NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -240,6 +243,21 @@ def find_ties(trials: Sequence[FrozenTrial], best: FrozenTrial, objective: Objec
     return [
         trial.number for trial in others if trial.number != best.number and get_best_value(trial, objective) == value
     ]
+
+
+def describe_no_effect(trials: Sequence[FrozenTrial]) -> str:
+    """Return a line if nothing shows that the parameters have an effect, or "".
+
+    At least three trials with different parameters must have been trained, and all have equal values as far as both of
+    two were trained.
+    """
+    trained = [trial for trial in trials if len(intermediate_values(trial)) > 1]
+    curves = sorted((get_curve(trial) for trial in trained), key=len)
+    are_alike = all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(curves))
+    if len({str(trial.params) for trial in trained}) < FEWEST_ALIKE or not are_alike:
+        return ""
+    equal = f"all {len(trained)} trials have equal values in every epoch"
+    return f"no effect: {equal}, whatever their parameters. Do these reach the training?"
 
 
 def get_flat_config(trial: FrozenTrial) -> dict[str, Any]:

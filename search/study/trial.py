@@ -14,6 +14,7 @@ WITH_RESULT = ("completed", "pruned")  # outcomes of trials with a result
 WORSE = ("diverged", "infeasible")  # outcomes of trials that rank below all with a result
 PENALTY = 1e30  # of an objective's value; large, and far from the largest float
 Value = TypeVar("Value")
+Curve = tuple[tuple[int, float], ...]  # epochs and values
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,17 @@ def ignore_seeds(runs: Sequence[FrozenTrial]) -> bool:
     At least two configs must differ from each other, have two runs each, and the runs of each must have equal
     objectives in all reports. One config is not enough: its accuracy on few samples may be the same by chance.
     """
-    curves: dict[int | None, list[tuple[tuple[int, float], ...]]] = {}
+    curves: dict[int | None, list[Curve]] = {}
     for run in runs:
         if get_outcome(run) == "completed":
-            curve = tuple(sorted(intermediate_values(run).items()))
-            curves.setdefault(ConfirmingRun.from_trial(run).trial, []).append(curve)
+            curves.setdefault(ConfirmingRun.from_trial(run).trial, []).append(get_curve(run))
     repeated = [{*own} for own in curves.values() if len(own) > 1]
     return all(len(own) == 1 for own in repeated) and len(set[Any]().union(*repeated)) > 1
+
+
+def get_curve(trial: FrozenTrial) -> Curve:
+    """Return the values of the first objective in all reports of a trial, by epoch."""
+    return tuple(sorted(intermediate_values(trial).items()))
 
 
 def get_reports(trial: FrozenTrial) -> dict[int, dict[str, Any]]:

@@ -17,6 +17,7 @@ from searchlight.search.analysis.best_trials import (
     BestTrial,
     compare_at_equal_epochs,
     describe_metrics,
+    describe_no_effect,
     find_ties,
     group_by_reason,
 )
@@ -86,6 +87,8 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         say(f"diverged: {divergence}")
     for violated in () if quiet else result.infeasibility:
         say(f"infeasible: {violated}")
+    if no_effect := describe_no_effect(record.trials):
+        say(no_effect)
     if nearest := describe_nearest(record.trials, record.objective):
         say(nearest)
     if not quiet and (split := list_split_trials(record.trials)):

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
-from searchlight.search.analysis.best_trials import count_outcomes, find_best
+from searchlight.search.analysis.best_trials import count_outcomes, describe_no_effect, find_best
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
@@ -21,7 +21,7 @@ from searchlight.search.study.record import load_search
 from searchlight.search.study.study import create_study
 from searchlight.trainables.arc.task import ArcConfig
 from tests.search.objectives import VAL_SCORE
-from tests.search.stored_studies import always_random
+from tests.search.stored_studies import Search, always_random
 
 RUN = "#/experiments/1/runs/abc?workflowType=machine_learning"
 
@@ -144,6 +144,26 @@ def test_commands_continue_and_repeat_the_search(ended):
 
 def test_search_that_has_tried_all_configs_is_not_to_be_continued(ended):
     assert [("more: " in ended.told(combinations=count)) for count in (None, 4, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("curves", "is_told"),
+    [
+        ([(0.5, 0.6), (0.5, 0.6), (0.5, 0.6)], True),
+        ([(0.5, 0.6), (0.5, 0.6, 0.7), (0.5, 0.6)], True),
+        ([(0.5, 0.6), (0.5, 0.6), (0.5, 0.7)], False),
+        ([(0.5, 0.6), (0.5, 0.6)], False),
+        ([(0.5,), (0.5,), (0.5,)], False),
+    ],
+)
+def test_equal_curves_of_different_parameters_are_told(tmp_path, curves, is_told):
+    search = Search(tmp_path)
+    for curve in curves:
+        search.run(*curve)
+    search.store.close()
+    line = describe_no_effect(load_search(search.config.local_path).trials)
+    expected = "no effect: all 3 trials have equal values in every epoch, whatever their parameters. "
+    assert line == (f"{expected}Do these reach the training?" if is_told else "")
 
 
 def test_command_that_trains_again_has_null_as_a_function_and_a_task_read_it(tmp_path):
