@@ -43,7 +43,7 @@ STUDIES = {
     "recorded_tables": "10 min beside other work",
     "recorded_choice": "32 min beside other work",
     "recorded_defaults": "200 CPU-minutes",
-    "recorded_defaults_32": "150 CPU-minutes",
+    "recorded_defaults_32": "230 CPU-minutes",
     "recorded_defaults_128": "20 min beside other work",
     "recorded_peers_128": "76 min beside other work",
     "recorded_smac": "20 CPU-minutes",
