@@ -52,7 +52,7 @@ def resolve_targets(
     ]
     if problems:
         raise UsageError(*problems)
-    names = {normalize(parameter.name).lower(): parameter.name for parameter in givable}
+    names = {normalize(parameter.name): parameter.name for parameter in givable}
 
     def rename(targets: Sequence[FileTarget]) -> tuple[FileTarget, ...]:
         return tuple(replace(target, parameter=names[normalize(target.parameter)]) for target in targets)

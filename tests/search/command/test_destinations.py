@@ -218,6 +218,11 @@ def test_option_before_a_subcommand_is_said_to_belong_there(folder, kind, remedy
     assert str(error.value) == f"{rule} {remedy}"
 
 
+def test_parameter_in_capitals_goes_to_its_place(folder):
+    found = resolve(folder, [], {"DEPTH": [1, 2]}, patch=["net.py:DEPTH=DEPTH"])
+    assert found.patches == (FileTarget("net.py", "DEPTH", "DEPTH"),)
+
+
 def test_value_that_a_format_lacks_is_refused(folder):
     with pytest.raises(UsageError, match=r"--to config.toml:lr must take the value of lr, but TOML has no null"):
         resolve(folder, [], {"lr": [0.1, None]}, to=["config.toml:lr=lr"])
