@@ -42,8 +42,7 @@ class SearchResult:
         searched: The record of the search with all trials of the study.
         confirmations: The results of the confirming runs, one for each objective. Empty without confirming runs.
         infeasibility: The infeasible trials, by the constraint that they violate.
-        combinations: The number of different configs that can be tried, or None if it is no limit or not known, as for
-            a search that is read from its folder.
+        is_exhausted: Whether its driver knows that all configs were tried.
     """
 
     name: str
@@ -57,7 +56,7 @@ class SearchResult:
     searched: SearchRecord = field(repr=False)
     confirmations: Sequence[Confirmation] = ()
     infeasibility: Sequence[ViolatedConstraint] = ()
-    combinations: int | None = None
+    is_exhausted: bool = False
 
     @classmethod
     def from_record(cls, record: SearchRecord) -> "SearchResult":
@@ -75,11 +74,6 @@ class SearchResult:
     def confirmation(self) -> Confirmation | None:
         """The result of the confirming runs. None without them, or with several objectives."""
         return self.confirmations[0] if len(self.confirmations) == 1 else None
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether all configs were tried, so that a larger number of trials changes nothing."""
-        return self.combinations is not None and len(self.searched.trials) >= self.combinations
 
     @property
     def reasons(self) -> list[str]:

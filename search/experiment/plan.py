@@ -94,6 +94,10 @@ class SearchPlan(HasObjectives):
         combinations = None if self.schedule.makes_copies else self.space.list_combinations()
         return None if combinations is None else len(combinations)
 
+    def is_exhausted(self, count: int) -> bool:
+        """Return whether `count` trials have tried all configs, so that a larger number of trials changes nothing."""
+        return self.combinations is not None and count >= self.combinations
+
     def is_complete(self, trials: Sequence[FrozenTrial]) -> bool:
         """Return whether all `trials` have ended, and neither a trial nor a confirming run is left to start."""
         searched, _ = split_trials(trials)

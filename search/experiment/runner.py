@@ -176,9 +176,7 @@ class _Driver:
     def _close_complete_search(self, opened: OpenStudy) -> tuple[SearchRecord, Tracker]:
         config, warn = self.config, self.progress.warn
         ended = len(opened.study.get_searched_trials())
-        combinations = self.search_plan.combinations
-        is_exhausted = combinations is not None and ended >= combinations
-        more = "the space has no other config" if is_exhausted else "--trials can be raised"
+        more = "the space has no other config" if self.search_plan.is_exhausted(ended) else "--trials can be raised"
         self.progress.say(f"search {config.name}: all {ended} trials have ended; {more}")
         # The driver before this one may have died before it exported the last reports.
         with ParquetCallback(config.local_path, warn, config.path, self.earlier):
@@ -253,7 +251,7 @@ def finish(
     stopped, timeout_s = ", ".join(stop.reasons), END_TIMEOUT_S
     end = make_search_end("FAILED", ERROR_NOTE, stopped=stopped)
     try:
-        result = replace(SearchResult.from_record(record), combinations=search_plan.combinations)
+        result = replace(SearchResult.from_record(record), is_exhausted=search_plan.is_exhausted(len(record.trials)))
         status = "KILLED" if stop.is_interrupted else "FINISHED" if result.best else "FAILED"
         note, ended_at = render_description(config.path, result), running_time(record).end
         end = make_search_end(status, note, result.metrics, stopped, ended_at, result.statement)

@@ -126,8 +126,13 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
         say(f"files: {', '.join(names)} in {location}")
     if "model" in result.mlflow:
         say(f"load: mlflow.pyfunc.load_model({result.mlflow['model']!r})")
-    if record.about["config"]["once"]:
-        return
+    if not record.about["config"]["once"]:
+        _print_next_commands(console, result, location)
+
+
+def _print_next_commands(console: Console, result: "SearchResult", location: StoragePath) -> None:
+    """Print the commands with which a user may go on."""
+    record, say = result.searched, partial(print_line, console)
     if {*result.outcomes} == {"failed"}:
         say("next: correct the task, and begin a new search: all trials failed")
     elif result.outcomes and "interrupted" not in result.outcomes and not result.is_exhausted:
@@ -135,7 +140,8 @@ def print_summary(console: Console, result: "SearchResult", location: StoragePat
     if result.best is not None and _is_unconfirmed(result):
         say(f"confirm: {resume_command(location)} --confirm {FEWEST_RUNS}")
     if result.best is not None:
-        say(f"train: {retrain_command(record, trials.get(result.best.trial_id))}")
+        best = next((trial for trial in record.trials if trial.number == result.best.trial_id), None)
+        say(f"train: {retrain_command(record, best)}")
 
 
 def _is_unconfirmed(result: "SearchResult") -> bool:
