@@ -11,7 +11,7 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.command.destinations import resolve_parameters
-from searchlight.search.command.flags import Parameter
+from searchlight.search.command.flags import Parameter, normalize
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
 from searchlight.search.command.targets import SEED
 from searchlight.search.command.try_first import choose_middle
@@ -106,8 +106,8 @@ def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping
     for target in (*settings.files, *settings.patches):
         yield f"{target.path}: {target.key} is {format_value(values[target.parameter])}"
     placed = {target.parameter for target in (*settings.files, *settings.patches)} | {*settings.flags}
-    placed |= {name.replace("-", "_") for name in find_placeholders(settings.words)}
-    others = [each.name for each in space.parameters if not placed & {each.name, each.name.replace("-", "_")}]
+    placed = {*map(normalize, (*placed, *find_placeholders(settings.words)))}
+    others = [each.name for each in space.parameters if normalize(each.name) not in placed]
     if given := [f"{name}={format_value(values[name])}" for name in others if name in values]:
         yield f"searchlight.params() has {', '.join(given)}"
 

@@ -18,7 +18,7 @@ from searchlight.search.errors import UsageError
 from searchlight.trainables.command.output import LONGEST_SHOWN, OutputPatterns
 from searchlight.trainables.command.process import ChildProcess, start_process
 from searchlight.trainables.command.settings import CommandSettings
-from searchlight.trainables.command.template import fill
+from searchlight.trainables.command.template import Launch, fill
 from searchlight.trainables.command.trial_folder import TRIALS, TrialFolder
 
 HELP_S = 120.0  # imports of large libraries take a minute on a busy machine
@@ -30,7 +30,8 @@ REMEDY = (
     "Give each parameter a place in the command, like --lr={lr}, or say how it takes them: --flags '--{name}={value}', "
     "or --flags none if it calls searchlight.params()."
 )
-MAY_TRAIN = "because it may have begun to train"
+# Plain and wide, and without a buffer, since what it prints tells whether it trains.
+PLAIN = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "PYTHONUNBUFFERED": "1"}
 # They have options of their own, and start the program several times.
 STARTERS = ("torchrun", "accelerate", "deepspeed")
 STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -67,15 +68,7 @@ def read_options(
         NoHelpError: It must have options, but does not end in time or shows none.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        settings = CommandSettings(tuple(words), str(folder), str(Path(scratch) / "search" / TRIALS), objectives=())
-        trial = TrialFolder(settings, 0)
-        trial.prepare(copies_code=True)
-        place, output = trial.path, trial.output
-        places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(place)}
-        places |= {"checkpoint_dir": str(trial.checkpoints)}
-        launch = fill(settings, values, places)
-        # Without a buffer, since what it prints tells whether it trains.
-        wide = {"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "PYTHONUNBUFFERED": "1"}
+        trial, launch = _prepare_trial(words, folder, values, scratch)
         argv = [*_select_words(strip_starter(launch.argv), folder), "--help"]
         shown = shlex.join([*_select_words(strip_starter(words), folder), "--help"])  # without temporary paths
         told = f"{shown} must show the options of the program, but"
@@ -86,35 +79,42 @@ def read_options(
                 trained.append(line.strip())
 
         try:
-            process = start_process(argv, {**launch.environment, **wide}, place, output, find_metric, STOP_S)
+            process = start_process(argv, launch.environment, trial.path, trial.output, find_metric, STOP_S)
         except OSError as error:
             raise UsageError(f"{told} {argv[0]} cannot be started: {error.strerror}.") from error
         code = _wait(process, limit, trained)
         process.stop() if code is None else process.close()
         if unkept := process.output.error:
             raise UsageError(f"{told} its output cannot be kept: {unkept}.") from unkept
-        with output.open(encoding="utf-8", errors="replace") as stream:
+        with trial.output.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(LARGEST_HELP)
         options = parse_help(text) if IS_HELP.search(text) else []
         if not (code or options or needs_some):
             return []
         if code is None and not (trained and options):  # a line of the help was taken for a metric
-            why = (
-                f", because it trains: it printed {trained[0][:LONGEST_SHOWN]!r}"
-                if trained
-                else f" after {limit:g} s, {MAY_TRAIN}"
-            )
+            why = f" after {limit:g} s, because it may have begun to train"
+            if trained:
+                why = f", because it trains: it printed {trained[0][:LONGEST_SHOWN]!r}"
             raise NoHelpError(f"{told} was stopped{why}. {REMEDY}")
         if code and not options:
             ended = f"ended with exit code {code}: {process.output.tail().rpartition(chr(10))[2]}".rstrip(": .")
             raise UsageError(f"{told} {ended}. {REMEDY}")
         if not options:
             raise NoHelpError(f"{told} shows none. {REMEDY}")
-        declared: dict[str, tuple[str, str | None]] = {}
-        for word in argv:
-            if word.endswith(".py"):
-                declared |= read_declarations(folder / word)
-        return [_complete(option, declared) for option in options]
+        return [*_complete_options(options, [folder / word for word in argv if word.endswith(".py")])]
+
+
+def _prepare_trial(
+    words: Sequence[str], folder: Path, values: Mapping[str, Any], scratch: str
+) -> tuple[TrialFolder, Launch]:
+    """Return a folder like that of a trial in the folder `scratch`, with copies of code, and the command in it."""
+    settings = CommandSettings(tuple(words), str(folder), str(Path(scratch) / "search" / TRIALS), objectives=())
+    trial = TrialFolder(settings, 0)
+    trial.prepare(copies_code=True)
+    places = {"seed": "0", "trial": "0", "epochs": "1", "nproc": "1", "port": "29500", "trial_dir": str(trial.path)}
+    places |= {"checkpoint_dir": str(trial.checkpoints)}
+    launch = fill(settings, values, places)
+    return trial, replace(launch, environment={**launch.environment, **PLAIN})
 
 
 def _wait(process: ChildProcess, limit: float, trained: Collection[str]) -> int | None:
@@ -169,12 +169,13 @@ def _read_literal(node: ast.expr | None) -> str | None:
     return str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
 
 
-def _complete(option: ProgramOption, declared: Mapping[str, tuple[str, str | None]]) -> ProgramOption:
-    """Return the option with what the source declares of it. The default of the help counts more."""
-    kind, default = next((declared[name] for name in option.names if name in declared), ("", None))
-    if option.default is None and option.metavar:
-        option = replace(option, default=default)
-    return replace(option, type=kind or option.type)
+def _complete_options(options: Sequence[ProgramOption], scripts: Sequence[Path]) -> Iterator[ProgramOption]:
+    """Yield the options with what the scripts declare of them. The default of the help counts more."""
+    declared = {name: said for script in scripts for name, said in read_declarations(script).items()}
+    for option in options:
+        kind, default = next((declared[name] for name in option.names if name in declared), ("", None))
+        known = default if option.default is None and option.metavar else option.default
+        yield replace(option, default=known, type=kind or option.type)
 
 
 def find_unknown_options(words: Sequence[str], options: Sequence[ProgramOption], folder: Path) -> Iterator[str]:
