@@ -11,11 +11,12 @@ def find_literals(source: str) -> Iterator[tuple[str, int, int]]:
     """Yield the literals of a module as (dotted place, start, end), with places in `source` as characters.
 
     A place begins with the names of the functions and classes around it. Then follow the variable, argument or
-    attribute that takes the value, and in it keys of dicts, indices of lists and names of arguments:
+    attribute that takes the value, or the function that is called for no value. In these, keys of dicts, indices of
+    lists, and names or indices of arguments follow:
 
-    >>> source = "def main(seed=1):\\n    config = {'lr': 2e-5}\\n    trainer = Trainer(betas=[0.9, -0.5])"
+    >>> source = "def main(seed=1):\\n    manual_seed(2)\\n    config = {'lr': 2e-5}\\n    net = Net(64, p=[0.5])"
     >>> {place: source[start:end] for place, start, end in find_literals(source)}
-    {'main.seed': '1', 'main.config.lr': '2e-5', 'main.trainer.betas.0': '0.9', 'main.trainer.betas.1': '-0.5'}
+    {'main.seed': '1', 'main.manual_seed.0': '2', 'main.config.lr': '2e-5', 'main.net.0': '64', 'main.net.p.0': '0.5'}
 
     Raises:
         SyntaxError: It is not Python code of this version.
@@ -43,10 +44,11 @@ def _find_in_body(body: Iterable[ast.AST], scope: str) -> _Found:
             yield from _find_in_body(node.body, f"{scope}{node.name}.")
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if node.value is not None and (name := _name_target(target)):
+                if node.value is not None and (name := _find_name(target)):
                     yield from _find_in_value(node.value, scope + name)
         elif isinstance(node, ast.Expr | ast.Return) and isinstance(node.value, ast.Call):
-            yield from _find_in_value(node.value, scope + _name_target(node.value.func).rpartition(".")[2])
+            if name := _find_name(node.value):
+                yield from _find_in_value(node.value, scope + name)
         elif not isinstance(node, ast.expr):  # what holds further statements: if, for, while, with, try, match
             yield from _find_in_body(ast.iter_child_nodes(node), scope)
 
@@ -71,6 +73,8 @@ def _find_in_value(node: ast.expr, place: str) -> _Found:
         for index, item in enumerate(node.elts):
             yield from _find_in_value(item, f"{place}.{index}")
     elif isinstance(node, ast.Call):
+        for index, argument in enumerate(node.args):
+            yield from _find_in_value(argument, f"{place}.{index}")
         for keyword in node.keywords:
             if keyword.arg:
                 yield from _find_in_value(keyword.value, f"{place}.{keyword.arg}")
@@ -82,12 +86,14 @@ def _is_literal(node: ast.expr) -> bool:
     return all(isinstance(part, ast.Constant | ast.UnaryOp | ast.BinOp) for part in parts)
 
 
-def _name_target(node: ast.expr) -> str:
-    """Return the dotted name of what an assignment sets, for example "config.lr" of `config["lr"]`, or ""."""
+def _find_name(node: ast.expr) -> str:
+    """Return the dotted name of what is set or called, for example "config.lr" of `config["lr"]`, or ""."""
+    if isinstance(node, ast.Call):
+        return _find_name(node.func)
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute) and (name := _name_target(node.value)):
+    if isinstance(node, ast.Attribute) and (name := _find_name(node.value)):
         return f"{name}.{node.attr}"
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and (name := _name_target(node.value)):
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and (name := _find_name(node.value)):
         return f"{name}.{node.slice.value!s}"
     return ""

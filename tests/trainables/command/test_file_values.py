@@ -33,6 +33,8 @@ def main(seed=-1, *, depth=(2), name="ä") -> None:
     if depth:
         config["warmup"] = 100
         optimizer = AdamW(model.parameters(), lr=config["lr"], weight_decay=0.01, fused=True)
+    np.random.seed(7); random.seed(8)
+    Trainer(precision="bf16").fit(model, 12)
     return train(optimizer, steps=10)
 
 
@@ -41,6 +43,7 @@ class Net(Module):
 
     def build(self):
         self.dropout = 0.5; self.bias = True
+        self.layers = Sequential(Linear(4, 64), Dropout(0.25), *others)
 
 
 if __name__ == "__main__":
@@ -111,10 +114,16 @@ def test_literals_of_python_are_found_by_the_names_around_them():
         "main.config.warmup": ["100"],
         "main.optimizer.weight_decay": ["0.01"],
         "main.optimizer.fused": ["True"],
+        "main.np.random.seed.0": ["7"],
+        "main.random.seed.0": ["8"],
+        "main.Trainer.fit.1": ["12"],
         "main.train.steps": ["10"],
         "Net.width.default": ["16"],
         "Net.build.self.dropout": ["0.5"],
         "Net.build.self.bias": ["True"],
+        "Net.build.self.layers.0.0": ["4"],
+        "Net.build.self.layers.0.1": ["64"],
+        "Net.build.self.layers.1.0": ["0.25"],
     }
 
 
