@@ -13,7 +13,7 @@ from optuna.distributions import CategoricalDistribution
 from searchlight.search.command.destinations import resolve_parameters
 from searchlight.search.command.flags import Parameter, normalize
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
-from searchlight.search.command.targets import SEED
+from searchlight.search.command.targets import SEED, propose_seeds
 from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
 from searchlight.search.space.function_config import parse_fixed_values
@@ -22,8 +22,6 @@ from searchlight.search.task_source import locate_folder
 from searchlight.trainables.command.settings import CommandSettings
 from searchlight.trainables.command.template import PLACES, fill, find_placeholders, format_value
 from searchlight.trainables.command.trial_folder import TrialFolder
-
-SEED_REMEDY = "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
 
 
 def build_settings(
@@ -78,6 +76,13 @@ def takes_seed(settings: CommandSettings) -> bool:
     return SEED in {*targets, *settings.flags, *find_placeholders(settings.words)}
 
 
+def explain_seed(settings: CommandSettings) -> str:
+    """Return how the program could get the seed of a trial."""
+    if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder))):
+        return f"Give {patches} if the code decides it, or --seed-flag NAME if an option does"
+    return "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
+
+
 def describe_choices(settings: CommandSettings, scheduler: str) -> tuple[str, ...]:
     """Return a line for each restriction of a search by its command. `scheduler` is the name of the scheduler."""
     lines = []
@@ -87,7 +92,7 @@ def describe_choices(settings: CommandSettings, scheduler: str) -> tuple[str, ..
             "--resume-with"
         )
     if not takes_seed(settings):
-        lines.append(f"no confirming runs: the command takes no seed. {SEED_REMEDY}")
+        lines.append(f"no confirming runs: the command takes no seed. {explain_seed(settings)}")
     return tuple(lines)
 
 

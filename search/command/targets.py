@@ -11,13 +11,14 @@ from searchlight.search.command.flags import LISTED, Parameter, normalize, sugge
 from searchlight.search.command.options import CommandOptions
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import join_words
-from searchlight.trainables.command.file_values import find_values, read_source, replace_values
+from searchlight.trainables.command.file_values import Place, find_values, read_source, replace_values
 from searchlight.trainables.command.output import OutputPatterns
 from searchlight.trainables.command.settings import FileTarget
 from searchlight.trainables.command.template import PLACES, find_placeholders
 
 TOO_MANY = "Name the keys or the functions and variables that lead to the value, with dots."
 SEED = "seed"  # the parameter whose value is the seed of a trial
+_IS_SEED = re.compile(r"(?i)(^|\.)\w*seed\w*(\.0)?$")  # SEED, main.seed, torch.manual_seed.0
 KINDS = {"--to": (".yaml", ".yml", ".json", ".toml"), "--patch": (".py",)}
 
 
@@ -70,19 +71,39 @@ def propose_patches(options: CommandOptions, parameters: Sequence[Parameter], fo
         for parameter in parameters
         if parameter.source != "--seed-flag"
     }
-    paths = [word for word in options.command if word.endswith(".py") and ".." not in PurePath(word).parts]
-    for path in (path for path in paths if options.cwd == "trial" and not PurePath(path).is_absolute()):
-        try:
-            places = find_values(path, read_source(folder / path))
-        except (OSError, ValueError):  # the program itself will say so
-            continue
+    for path, _, places in _read_scripts(options.command, folder) if options.cwd == "trial" else ():
         keys: dict[str, list[str]] = {}
         for key, found in places.items():
             keys.setdefault(key.rpartition(".")[2].lower(), []).extend([key] * len(found))
         patches = [f"{path}:{keys[each][0]}={name}" for each, name in wanted.items() if len(keys.get(each, [])) == 1]
         if patches:
-            given = " ".join(f"--patch {shlex.quote(patch)}" for patch in patches)
-            yield f"{path} has values with these names in its code. To search them there, give {given}."
+            yield f"{path} has values with these names in its code. To search them there, give {_join(patches)}."
+
+
+def propose_seeds(words: Sequence[str], folder: Path) -> str:
+    """Return the options that give the seed of a trial to the seeds in the code of a command's scripts, or ""."""
+    patches = [
+        f"{path}:{key}={SEED}"
+        for path, text, places in _read_scripts(words, folder)
+        for key, found in places.items()
+        if len(found) == 1 and _IS_SEED.search(key) and text[found[0].start : found[0].end].isdecimal()
+    ]
+    return _join(patches)
+
+
+def _read_scripts(words: Sequence[str], folder: Path) -> Iterator[tuple[str, str, dict[str, list[Place]]]]:
+    """Yield each script that a command names in `folder`, its code, and the places of the values in it."""
+    for path in (word for word in words if word.endswith(".py") and ".." not in PurePath(word).parts):
+        try:
+            text = "" if PurePath(path).is_absolute() else read_source(folder / path)
+            places = find_values(path, text)
+        except (OSError, ValueError):  # the program itself will say so
+            continue
+        yield path, text, places
+
+
+def _join(patches: Sequence[str]) -> str:
+    return " ".join(f"--patch {shlex.quote(patch)}" for patch in patches)
 
 
 def _parse_targets(option: str, texts: Sequence[str]) -> tuple[FileTarget, ...]:

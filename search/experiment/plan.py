@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 from pydantic import BaseModel
 
-from searchlight.search.command.program import SEED_REMEDY, build_settings, describe_choices, takes_seed
+from searchlight.search.command.program import build_settings, describe_choices, explain_seed, takes_seed
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
@@ -257,9 +257,8 @@ def build_plan(config: SearchConfig, source: TaskSource, space: Space) -> Search
         metrics += [each.metric for each in map(Constraint.from_text, config.constraint) if each.metric not in metrics]
         command = build_settings(config, space, config.set, metrics, str(config.path / TRIALS))
         if config.confirm and not takes_seed(command):
-            raise UsageError(
-                f"--confirm must be 0 if the command takes no seed, but got {config.confirm}. {SEED_REMEDY}."
-            )
+            rule = f"--confirm must be 0 if the command takes no seed, but got {config.confirm}."
+            raise UsageError(f"{rule} {explain_seed(command)}.")
         if defaults := function_config.parse_defaults(space, command.defaults):
             config_class = function_config.build_function_config(config.set, config.search, defaults)
             space = replace(space, config_class=config_class)

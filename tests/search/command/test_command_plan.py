@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from searchlight.search.command.program import SEED_REMEDY
 from searchlight.search.config import SearchConfig
 from searchlight.search.config.loading import resolve_config
 from searchlight.search.errors import UsageError
@@ -23,6 +22,9 @@ for name in ("--learning-rate", "--epochs", "--seed", "--depth"):
 parser.parse_args()
 raise SystemExit("it must not train")
 """
+
+
+SEED_REMEDY = "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
 
 
 @pytest.fixture
@@ -80,6 +82,18 @@ def test_command_without_a_seed_confirms_nothing(make_plan):
     assert planned.confirmation is None
     assert f"no confirming runs: the command takes no seed. {SEED_REMEDY}" in planned.notes
     assert make_plan(seed_flag="seed").confirmation is not None
+
+
+def test_seeds_in_the_code_of_a_script_are_proposed(make_plan, tmp_path):
+    seeds = "random.seed(0)\ntorch.manual_seed(1)\ndef main(data_seed=2, seeded=True, seed='a'): pass"
+    with (tmp_path / "train.py").open("a") as file:
+        file.write(f"\n{seeds}\n")
+    patches = [f"train.py:{place}=seed" for place in ("random.seed.0", "torch.manual_seed.0", "main.data_seed")]
+    given = " ".join(f"--patch {patch}" for patch in patches)
+    remedy = f"Give {given} if the code decides it, or --seed-flag NAME if an option does"
+    assert f"no confirming runs: the command takes no seed. {remedy}" in make_plan().notes
+    assert make_plan(patch=patches).confirmation is not None
+    assert f"no confirming runs: the command takes no seed. {SEED_REMEDY}" in make_plan(cwd="here").notes
 
 
 @pytest.mark.parametrize(
