@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import sys
 
 import numpy as np
 import optuna
@@ -13,6 +14,7 @@ from PIL import Image
 
 from searchlight.search.formatting import format_duration
 from searchlight.search.tracking.replay import replay
+from tests.conftest import ROOT
 from tests.end_to_end.finished_search import FinishedSearch, artifacts_of
 
 BROKEN = r"RuntimeError: the loss is broken, at toy.py, line \d+, in loss"
@@ -158,8 +160,10 @@ def test_mlflow_has_the_data_of_parent_and_trials(search):
         assert sorted(named) == [("plane", "evaluation"), ("plane", "training")]
 
 
-def test_trial_has_the_picture_of_its_best_report(search):
+def test_trial_has_the_picture_of_its_best_report(search, monkeypatch):
     """Replay sends it again."""
+    # The note of the search is sent again too, and names its commands as this process was started.
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "search/run.py")])
     best = {}
     for row in search.rows:
         if row["outcome"] in ("completed", "pruned"):
