@@ -67,9 +67,8 @@ class ActorCritic(Task[ActorCriticConfig]):
             ends.append(torch.as_tensor(ended | cut))
             firsts.append(first.clone())
             first[ends[-1]] = 0
-        following = self.modules["critic"](torch.as_tensor(state).to(self.context.device))[:, 0].float().cpu()
-        following = following / self.config.reward_scale
-        returns = []
+        value = self.modules["critic"](torch.as_tensor(state).to(self.context.device))[:, 0].float().cpu()
+        following, returns = value / self.config.reward_scale, []
         for reward, end in zip(reversed(rewards), reversed(ends), strict=True):
             following = reward + self.config.discount * following * ~end
             returns.insert(0, following)
@@ -77,7 +76,8 @@ class ActorCritic(Task[ActorCriticConfig]):
 
     def train_batches(self, epoch):
         for _ in range(4):
-            rollout = [part.flatten(0, 1) for part in self.roll_out(self.context.generator, self.config.steps)[:4]]
+            with self.autocast():  # as in the loss, so that the ratio of probabilities begins at 1
+                rollout = [part.flatten(0, 1) for part in self.roll_out(self.context.generator, self.config.steps)[:4]]
             for _ in range(4):  # passes over one roll-out
                 order = torch.randperm(len(rollout[0]), generator=self.context.generator)
                 for index in order.chunk(8):
