@@ -78,6 +78,7 @@ def warned() -> int:
     return show.call_count
 
 
+VALIDATION = SETTINGS["the validation of distributions"]
 LEAKS: dict[str, Leak] = {
     "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.empty(0).dtype),
     "default device": (lambda: torch.set_default_device("meta"), lambda: torch.empty(0).device),
@@ -102,9 +103,9 @@ LEAKS: dict[str, Leak] = {
     ),
     "optimizer hook": (lambda: optimizers.register_optimizer_step_pre_hook(hook), PRE_HOOKS.copy),
     "torch.compile": attribute(torch._dynamo.config, "suppress_errors", True),
-    "validation of distributions": (
-        lambda: torch.distributions.Distribution.set_default_validate_args(False),
-        SETTINGS["the validation of distributions"].read,
+    "validation of distributions": (  # which the first compilation of a process has turned off
+        lambda: torch.distributions.Distribution.set_default_validate_args(not VALIDATION.read()),
+        VALIDATION.read,
     ),
     "print options of torch": (lambda: torch.set_printoptions(precision=1), lambda: str(torch.tensor(0.123))),
     "sharing of tensors": (lambda: sharing.set_sharing_strategy("file_system"), sharing.get_sharing_strategy),
