@@ -2,9 +2,11 @@
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from searchlight.search.errors import UsageError
+from searchlight.search.formatting import join_words
 from searchlight.search.task_source import find_module_file
 from searchlight.trainables.registry import find_tasks
 
@@ -35,7 +37,7 @@ CALL_MODULE = (
 )
 
 
-def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
+def find_script_command(task: str, folder: Path, parameters: Collection[str] = ()) -> tuple[str, ...] | None:
     """Return the command that calls the function of a task, or None if it takes a config or does not exist.
 
     The file is read and not executed. If it calls the function, as `if __name__ == "__main__":` does, it is run as a
@@ -44,6 +46,10 @@ def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
     Args:
         task: A text like "train.py:main" or "package.module:main".
         folder: The folder in which relative paths begin, and modules are looked up.
+        parameters: The names of those that the user gives to the task.
+
+    Raises:
+        UsageError: The function takes the parameters themselves.
     """
     path, _, name = task.rpartition(":")
     module = None if path.endswith(".py") or task in find_tasks() else find_module_file(path, folder)
@@ -57,7 +63,14 @@ def find_script_command(task: str, folder: Path) -> tuple[str, ...] | None:
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
     others = [node for node in body if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     is_called = any(_is_name(node, name) for statement in others for node in ast.walk(statement))
-    if not functions or not _is_program(functions[-1], body, is_called):
+    if not functions:
+        return None
+    if not _is_program(functions[-1], body, is_called):
+        names = [argument.arg for argument in functions[-1].args.args]
+        if names and names[0] in parameters:
+            rule = f"{task} must take one config, as in def {name}(config), but takes {join_words(names)}."
+            call = f"{name}({names[0]}=searchlight.params()[{names[0]!r}])"
+            raise UsageError(f"{rule} Or search a script that has a call like {call}: -- python {Path(file).name}")
         return None
     if module and is_called:
         return (sys.executable, "-m", f"{path}.__init__" if file.name == "__init__.py" else path)

@@ -63,7 +63,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
         UsageError: Options contradict each other. The message has a line for each contradiction.
     """
     if not config.command and isinstance(config.task, str):  # e.g. train.py:main, which takes no config
-        command = find_script_command(config.task, Path.cwd())
+        command = find_script_command(config.task, Path.cwd(), {*config.search, *config.set})
         config = config.model_copy(update={"command": command, "task": name_program(command)}) if command else config
     if (config.command or config.sizes) and "scheduler" not in config.model_fields_set:
         # The law over sizes needs final values, so that no trial may end early.

@@ -73,6 +73,20 @@ def test_function_of_a_config_is_no_program(kind, tmp_path):
     assert find_script_command("train.py:main", tmp_path) is None
 
 
+@pytest.mark.parametrize("task", ["train.py:main", "train:main"])
+def test_function_that_takes_the_parameters_themselves_is_refused(task, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("raise SystemExit('imported')\ndef main(lr, width=8): ...")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        load_config({"task": task, "search": {"lr": "0.1..0.2"}, "objective": "loss"})
+    rule = f"{task} must take one config, as in def main(config), but takes lr and width."
+    call = "main(lr=searchlight.params()['lr'])"
+    assert str(error.value) == f"{rule} Or search a script that has a call like {call}: -- python train.py"
+    config = "def main(config, lr=0.1): ..."
+    (tmp_path / "train.py").write_text(config)
+    assert find_script_command(task, tmp_path, {"lr"}) is None
+
+
 @pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main", "json:main", "sys:main"])
 def test_other_tasks_are_no_programs(task, tmp_path):
     assert find_script_command(task, tmp_path) is None
