@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from searchlight.search.errors import UsageError, format_validation_errors
 
 NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
-RANGE = re.compile(rf"[\[(]?\s*{NUMBER}\s*[:,-]\s*{NUMBER}\s*[\])]?(?::log)?")  # which other tools take for one
+RANGE = re.compile(rf"[\[(]?\s*{NUMBER}\s*[:,-]\s*{NUMBER}\s*[\])]?(:log)?")  # which other tools take for one
 # As in Python code, e.g. tune.loguniform(0.1, 1).
 FUNCTION = re.compile(rf"(?:\w+\.)*(?P<log>q?log_?)?(?:uniform|float|range)\({NUMBER},\s*{NUMBER}\)", re.IGNORECASE)
 COMMA = re.compile(r",(?![^\[\]()]*[\])])")  # but none within a list like [64,64]
@@ -91,8 +91,9 @@ def _parse_choices(name: str, text: str, field: FieldInfo) -> BaseDistribution:
         raise
     values = [value.value if isinstance(value, Enum) else value for value in values]
     if len(set(values)) < max(2, len(values)):
-        meant = RANGE.fullmatch(text)
-        remedy = f"Use {name}={meant[1]}..{meant[2]}" if meant else f"Fix one value with --set {name}={text}"
+        remedy = f"Fix one value with --set {name}={text}"
+        if meant := RANGE.fullmatch(text):
+            remedy = f"Use {name}={meant[1]}..{meant[2]}{meant[3] or ''}"
         if called := FUNCTION.fullmatch(text):
             remedy = f"Use {name}={called[2]}..{called[3]}{':log' if called['log'] else ''}"
         raise UsageError(

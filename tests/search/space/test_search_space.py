@@ -107,6 +107,8 @@ def test_field_without_a_declared_range_can_be_searched():
                                     "but got 'fp32'. Fix one value with --set precision=fp32."),
         ({}, {"name": "0.001:1"}, "--search name must be a range low..high or at least two different choices, "
                                   "but got '0.001:1'. Use name=0.001..1."),
+        ({}, {"name": "0.001-1:log"}, "--search name must be a range low..high or at least two different choices, "
+                                      "but got '0.001-1:log'. Use name=0.001..1:log."),
         ({}, {"name": "[1e-3, 1]"}, "--search name must be a range low..high or at least two different choices, "
                                     "but got '[1e-3, 1]'. Use name=1e-3..1."),
         ({}, {"name": "loguniform(0.1,1)"}, "--search name must be a range low..high or at least two different "
