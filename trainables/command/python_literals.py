@@ -12,7 +12,8 @@ def find_literals(source: str) -> Iterator[tuple[str, int, int]]:
 
     A place begins with the names of the functions and classes around it. Then follow the variable, argument or
     attribute that takes the value, or the function that is called for no value. In these, keys of dicts, indices of
-    lists, and names or indices of arguments follow:
+    lists, and names or indices of arguments follow. The arguments of a method that is called on what a call returns
+    follow its name, e.g. net.to.0 of `net = Net(64).to("cuda")`.
 
     >>> source = "def main(seed=1):\\n    manual_seed(2)\\n    config = {'lr': 2e-5}\\n    net = Net(64, p=[0.5])"
     >>> {place: source[start:end] for place, start, end in find_literals(source)}
@@ -47,7 +48,10 @@ def _find_in_body(body: Iterable[ast.AST], scope: str) -> _Found:
                 if node.value is not None and (name := _find_name(target)):
                     yield from _find_in_value(node.value, scope + name)
         elif isinstance(node, ast.Expr | ast.Return) and isinstance(node.value, ast.Call):
-            if name := _find_name(node.value):
+            first = node.value  # of a chain like Trainer(9).fit(model)
+            while isinstance(first.func, ast.Attribute) and isinstance(first.func.value, ast.Call):
+                first = first.func.value
+            if name := _find_name(first.func):
                 yield from _find_in_value(node.value, scope + name)
         elif not isinstance(node, ast.expr):  # what holds further statements: if, for, while, with, try, match
             yield from _find_in_body(ast.iter_child_nodes(node), scope)
@@ -73,6 +77,11 @@ def _find_in_value(node: ast.expr, place: str) -> _Found:
         for index, item in enumerate(node.elts):
             yield from _find_in_value(item, f"{place}.{index}")
     elif isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Call):
+            yield from _find_in_value(node.func, place)
+        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            yield from _find_in_value(node.func.value, place)
+            place = f"{place}.{node.func.attr}"
         for index, argument in enumerate(node.args):
             yield from _find_in_value(argument, f"{place}.{index}")
         for keyword in node.keywords:
@@ -88,8 +97,6 @@ def _is_literal(node: ast.expr) -> bool:
 
 def _find_name(node: ast.expr) -> str:
     """Return the dotted name of what is set or called, for example "config.lr" of `config["lr"]`, or ""."""
-    if isinstance(node, ast.Call):
-        return _find_name(node.func)
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (name := _find_name(node.value)):

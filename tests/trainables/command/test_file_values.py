@@ -35,6 +35,7 @@ def main(seed=-1, *, depth=(2), name="ä") -> None:
         optimizer = AdamW(model.parameters(), lr=config["lr"], weight_decay=0.01, fused=True)
     np.random.seed(7); random.seed(8)
     Trainer(precision="bf16").fit(model, 12)
+    model = Net(32, bias=False).half().to("cuda"); loss = make(1)(2)
     return train(optimizer, steps=10)
 
 
@@ -116,7 +117,12 @@ def test_literals_of_python_are_found_by_the_names_around_them():
         "main.optimizer.fused": ["True"],
         "main.np.random.seed.0": ["7"],
         "main.random.seed.0": ["8"],
+        "main.Trainer.precision": ['"bf16"'],
         "main.Trainer.fit.1": ["12"],
+        "main.model.0": ["32"],
+        "main.model.bias": ["False"],
+        "main.model.to.0": ['"cuda"'],
+        "main.loss.0": ["1", "2"],
         "main.train.steps": ["10"],
         "Net.width.default": ["16"],
         "Net.build.self.dropout": ["0.5"],
