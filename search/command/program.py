@@ -78,7 +78,7 @@ def takes_seed(settings: CommandSettings) -> bool:
 
 def explain_seed(settings: CommandSettings) -> str:
     """Return how the program could get the seed of a trial."""
-    if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder))):
+    if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder), settings.patches)):
         return f"Give {patches} if the code decides it, or --seed-flag NAME if an option does"
     return "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -18,7 +18,13 @@ from searchlight.trainables.command.template import PLACES, find_placeholders
 
 TOO_MANY = "Name the keys or the functions and variables that lead to the value, with dots."
 SEED = "seed"  # the parameter whose value is the seed of a trial
-_IS_SEED = re.compile(r"(?i)(^|\.)\w*seed\w*(\.0)?$")  # SEED, main.seed, torch.manual_seed.0
+# Of variables and arguments, and of what sets a generator, e.g. main.seed and torch.manual_seed.0.
+_IS_SEED = re.compile(
+    r"(?i)(.*\.)?((random_|global_|manual_)?seed"
+    r"|(random\.seed|manual_seed|manual_seed_all|set_seed|fix_seed|seed_everything|seed_all)\.0)"
+)
+# Of how data are split or drawn, and of defaults that calls of such a function replace.
+_IS_OTHER_SEED = re.compile(r"(?i)split|shuffle|data|load|(set_seed|fix_seed|seed_everything|seed_all)\.seed")
 KINDS = {"--to": (".yaml", ".yml", ".json", ".toml"), "--patch": (".py",)}
 
 
@@ -80,18 +86,24 @@ def propose_patches(options: CommandOptions, parameters: Sequence[Parameter], fo
             yield f"{path} has values with these names in its code. To search them there, give {_join(patches)}."
 
 
-def propose_seeds(words: Sequence[str], folder: Path) -> str:
-    """Return the options that give the seed of a trial to the seeds in the code of a command's scripts, or ""."""
+def propose_seeds(words: Sequence[str], folder: Path, taken: Collection[FileTarget]) -> str:
+    """Return the options that give the seed of a trial to the seeds in the code of a command's scripts, or "".
+
+    Args:
+        taken: Places that have another parameter.
+    """
+    others = {(target.path, target.key) for target in taken}
     patches = [
         f"{path}:{key}={SEED}"
-        for path, text, places in _read_scripts(words, folder)
+        for path, text, places in _read_scripts(dict.fromkeys(words), folder)
         for key, found in places.items()
-        if len(found) == 1 and _IS_SEED.search(key) and text[found[0].start : found[0].end].isdecimal()
+        if _IS_SEED.fullmatch(key) and not _IS_OTHER_SEED.search(key) and (path, key) not in others
+        if len(found) == 1 and text[found[0].start : found[0].end].isdecimal()
     ]
     return _join(patches)
 
 
-def _read_scripts(words: Sequence[str], folder: Path) -> Iterator[tuple[str, str, dict[str, list[Place]]]]:
+def _read_scripts(words: Iterable[str], folder: Path) -> Iterator[tuple[str, str, dict[str, list[Place]]]]:
     """Yield each script that a command names in `folder`, its code, and the places of the values in it."""
     for path in (word for word in words if word.endswith(".py") and ".." not in PurePath(word).parts):
         try:

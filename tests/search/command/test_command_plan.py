@@ -85,14 +85,30 @@ def test_command_without_a_seed_confirms_nothing(make_plan):
 
 
 def test_seeds_in_the_code_of_a_script_are_proposed(make_plan, tmp_path):
-    seeds = "random.seed(0)\ntorch.manual_seed(1)\ndef main(data_seed=2, seeded=True, seed='a'): pass"
+    others = """
+seed = random.randint(0, 1000)
+n_seeds = 5
+SEEDS = [0, 1]
+def set_seed(seed=42): ...
+train, test = train_test_split(x, seed=1)
+loader = shuffle(x, seed=1)
+def load(data_seed=2, seeded=True): ...
+"""
+    seeds = "random.seed(0)\ntorch.manual_seed(1)\nset_seed(2)\ndef main(seed=2, random_seed='a'): ...\nSEED = 3"
     with (tmp_path / "train.py").open("a") as file:
-        file.write(f"\n{seeds}\n")
-    patches = [f"train.py:{place}=seed" for place in ("random.seed.0", "torch.manual_seed.0", "main.data_seed")]
-    given = " ".join(f"--patch {patch}" for patch in patches)
-    remedy = f"Give {given} if the code decides it, or --seed-flag NAME if an option does"
-    assert f"no confirming runs: the command takes no seed. {remedy}" in make_plan().notes
+        file.write(f"\n{others}\n{seeds}\n")
+    places = ("random.seed.0", "torch.manual_seed.0", "set_seed.0", "main.seed", "SEED")
+    patches = [f"train.py:{place}=seed" for place in places]
+
+    def remedy(patches):
+        given = " ".join(f"--patch {patch}" for patch in patches)
+        proposal = f"Give {given} if the code decides it, or --seed-flag NAME if an option does"
+        return f"no confirming runs: the command takes no seed. {proposal}"
+
+    assert remedy(patches) in make_plan().notes
     assert make_plan(patch=patches).confirmation is not None
+    other = {"search": {"depth": "1..9"}, "patch": ["train.py:SEED=depth"]}
+    assert remedy(patches[:-1]) in make_plan(**other).notes
     assert f"no confirming runs: the command takes no seed. {SEED_REMEDY}" in make_plan(cwd="here").notes
 
 
