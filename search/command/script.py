@@ -67,10 +67,10 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         return None
     if not _is_program(functions[-1], body, is_called):
         names = [argument.arg for argument in functions[-1].args.args]
-        if names and names[0] in parameters:
+        if names and names[0] in parameters and _takes_values(functions[-1], others):
             rule = f"{task} must take one config, as in def {name}(config), but takes {join_words(names)}."
             call = f"{name}({names[0]}=searchlight.params()[{names[0]!r}])"
-            raise UsageError(f"{rule} Or search a script that has a call like {call}: -- python {Path(file).name}")
+            raise UsageError(f"{rule} Or search a script that calls it: {call}")
         return None
     if module and is_called:
         return (sys.executable, "-m", f"{path}.__init__" if file.name == "__init__.py" else path)
@@ -90,6 +90,17 @@ def _is_program(function: ast.FunctionDef, body: Sequence[ast.stmt], is_called: 
     arguments = function.args
     takes_values = any((arguments.posonlyargs, arguments.args, arguments.kwonlyargs, arguments.vararg))
     return not takes_values or (has_parser and is_called)  # e.g. main(tyro.cli(Args)), main(parser.parse_args())
+
+
+def _takes_values(function: ast.FunctionDef, others: Sequence[ast.stmt]) -> bool:
+    """Return whether a function is no function of a config: it is not replaced, and its first argument is no dict."""
+    first = function.args.args[0].arg
+    uses = [node for statement in function.body for node in ast.walk(statement)]
+    is_dict = any(isinstance(node, ast.Subscript | ast.Attribute) and _is_name(node.value, first) for node in uses)
+    is_dict |= any(isinstance(node, ast.keyword) and node.arg is None and _is_name(node.value, first) for node in uses)
+    targets = [target for node in others if isinstance(node, ast.Assign) for target in node.targets]
+    is_replaced = bool(function.decorator_list) or any(_is_name(target, function.name) for target in targets)
+    return first != "config" and not is_dict and not is_replaced
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

@@ -80,11 +80,24 @@ def test_function_that_takes_the_parameters_themselves_is_refused(task, tmp_path
     with pytest.raises(UsageError) as error:
         load_config({"task": task, "search": {"lr": "0.1..0.2"}, "objective": "loss"})
     rule = f"{task} must take one config, as in def main(config), but takes lr and width."
-    call = "main(lr=searchlight.params()['lr'])"
-    assert str(error.value) == f"{rule} Or search a script that has a call like {call}: -- python train.py"
-    config = "def main(config, lr=0.1): ..."
-    (tmp_path / "train.py").write_text(config)
-    assert find_script_command(task, tmp_path, {"lr"}) is None
+    assert str(error.value) == f"{rule} Or search a script that calls it: main(lr=searchlight.params()['lr'])"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def main(config, lr=0.1): ...",
+        "def main(config): ...",
+        "@unpack\ndef main(lr, width=8): ...",
+        "def main(lr, width=8): ...\nmain = unpack(main)",
+        "def main(lr):\n    return lr['lr'] + lr['width']",
+        "def main(lr):\n    return lr.get('width')",
+        "def main(lr):\n    return train(**lr)",
+    ],
+)
+def test_function_of_a_config_may_name_it_like_a_parameter(code, tmp_path):
+    (tmp_path / "train.py").write_text(code)
+    assert find_script_command("train.py:main", tmp_path, {"config", "lr"}) is None
 
 
 @pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main", "json:main", "sys:main"])
