@@ -298,7 +298,7 @@ class Task(ABC, Generic[Config]):
         self.noting.clear()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the autocast context of the trial's precision, for evaluation."""
+        """Return the autocast context of the trial's precision, for `evaluate` and what acts in `train_batches`."""
         return autocast(self.precision, self.context.device)
 
     @functools.cached_property
