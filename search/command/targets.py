@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -95,7 +95,7 @@ def propose_seeds(words: Sequence[str], folder: Path, taken: Collection[FileTarg
     others = {(target.path, target.key) for target in taken}
     patches = [
         f"{path}:{key}={SEED}"
-        for path, text, places in _read_scripts(dict.fromkeys(words), folder)
+        for path, text, places in _read_scripts(words, folder)
         for key, found in places.items()
         if _IS_SEED.fullmatch(key) and not _IS_OTHER_SEED.search(key) and (path, key) not in others
         if len(found) == 1 and text[found[0].start : found[0].end].isdecimal()
@@ -103,11 +103,13 @@ def propose_seeds(words: Sequence[str], folder: Path, taken: Collection[FileTarg
     return _join(patches)
 
 
-def _read_scripts(words: Iterable[str], folder: Path) -> Iterator[tuple[str, str, dict[str, list[Place]]]]:
+def _read_scripts(words: Sequence[str], folder: Path) -> Iterator[tuple[str, str, dict[str, list[Place]]]]:
     """Yield each script that a command names in `folder`, its code, and the places of the values in it."""
-    for path in (word for word in words if word.endswith(".py") and ".." not in PurePath(word).parts):
+    for path in dict.fromkeys(word for word in words if word.endswith(".py")):
+        if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+            continue
         try:
-            text = "" if PurePath(path).is_absolute() else read_source(folder / path)
+            text = read_source(folder / path)
             places = find_values(path, text)
         except (OSError, ValueError):  # the program itself will say so
             continue
