@@ -58,14 +58,15 @@ def folder(tmp_path_factory):
     """The folder of a user who has copied the tasks of the pages."""
     folder = tmp_path_factory.mktemp("user")
     (task,) = re.findall(r"```python\n(# my_task\.py\n.*?)```", README, flags=re.DOTALL)
-    (function,) = re.findall(
+    functions = re.findall(
         r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "bring-your-code.md").read_text(), flags=re.DOTALL
     )
+    functions.append("def evaluate_pipeline(lr, optimizer): ...")  # of a user of NePS
     (folder / "mine").mkdir()
     for name in ("my_task.py", "mine/my_task.py"):
         (folder / name).write_text(task)
     (folder / "FILE.py").write_text(task.replace("MyTask", "ClassName"))
-    (folder / "train.py").write_text(function)
+    (folder / "train.py").write_text("\n".join(functions))
     (folder / "search.yaml").write_text("task: my_task.py:MyTask\n")
     (folder / "text.txt").write_text("a text " * 1000)
     (folder / "examples").symlink_to(ROOT / "examples")

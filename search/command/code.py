@@ -6,6 +6,7 @@ from pathlib import Path
 
 from searchlight.search.command.script import CALL_MODULE
 from searchlight.search.task_source import find_imported_modules, find_module_file
+from searchlight.trainables.command.call import CALL_FUNCTION
 
 
 def find_code(words: Sequence[str], folder: Path) -> dict[str, Path]:
@@ -34,7 +35,7 @@ def find_code(words: Sequence[str], folder: Path) -> dict[str, Path]:
 def _find_module(words: Sequence[str], folder: Path) -> Path | None:
     """Return the file of the user's module that a command runs, or None."""
     for before, word in pairwise(words):
-        if before in ("-m", "--module", CALL_MODULE):
+        if before in ("-m", "--module", CALL_MODULE, CALL_FUNCTION) and word != CALL_FUNCTION:
             found = [find_module_file(name, folder) for name in (f"{word}.__main__", word)]
             files = [Path(file) for file in found if file and file.startswith(f"{folder}/") and file.endswith(".py")]
             if files:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PositiveFloat
 
 from searchlight.search.option import Options, list_options, option, parse_duration, wrap_in_list
+from searchlight.trainables.command.call import CALL_FUNCTION
 from searchlight.trainables.command.output import OutputPatterns
 
+SCRIPT = r"[^=\s]+\.(py|sh|jl|R)"
 LAUNCHERS = re.compile(r"(python[\d.]*|torchrun|accelerate|uv|poetry|conda|env|bash|sh)(\.exe)?")
 
 
@@ -44,7 +46,7 @@ def name_program(words: tuple[str, ...]) -> str:
     'package.train'
     """
     for before, word in pairwise(("", *words)):
-        if before == "-m" or re.fullmatch(r"[^=\s]+\.(py|sh|jl|R)", word):
+        if word != CALL_FUNCTION and (before in ("-m", CALL_FUNCTION) or re.fullmatch(SCRIPT, word)):
             return Path(word).name
     names = [Path(word).name for word in words if re.fullmatch(r"[\w./+-]+", word) and not word.startswith("-")]
     return next((name for name in names if not LAUNCHERS.fullmatch(name)), names[0] if names else "command")

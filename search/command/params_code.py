@@ -1,4 +1,4 @@
-"""What the code of a program takes by `searchlight.params()`."""
+"""What the code of a program takes by `searchlight.params()`, or as the arguments of a function."""
 
 import ast
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from searchlight.search.command.code import find_code
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
-from searchlight.search.command.script import PARSERS
+from searchlight.search.command.script import PARSERS, find_called_function, list_arguments, name_called_function
 from searchlight.trainables.command.file_values import read_source
 
 # What reads a command line: modules, and names of those that do other things as well.
-READERS = (PARSERS - {"transformers"}) | {"docopt", "getopt", "optparse"}
+READERS = PARSERS | {"docopt", "getopt", "optparse"}
 READING_NAMES = {"argv", "from_cli", "HfArgumentParser", "LightningCLI"}
 SHOWING = ("print", "repr", "str", "len")  # functions that take no parameter of what they are given
 Fields = Sequence[tuple[str, str | None]]  # names with their defaults as text, "" if unknown, None without one
@@ -26,11 +26,13 @@ class ParamsCode:
         defaults: By each key that they take of it: what they take without a search, as text, or "" if that is unknown.
         words: If they give it as a whole to other code, e.g. as `**params()`, all words in them. Else empty.
         may_have_options: Whether the program may have options as well.
+        function: The function whose arguments are keys, too, e.g. "train.py:evaluate", or "".
     """
 
     defaults: dict[str, str] = field(default_factory=dict)
     words: frozenset[str] = frozenset()
     may_have_options: bool = False
+    function: str = ""
 
     def takes(self, parameter: Parameter) -> bool:
         """Return whether a parameter may reach the program without an option. The one of --seed-flag must be `seed`."""
@@ -41,6 +43,9 @@ class ParamsCode:
 
     def explain_unknown(self, parameter: Parameter) -> str:
         """Return a line that says that the program takes no parameter of that name."""
+        if self.function:
+            rule = f"must be an argument of {self.function}, but is none."
+            return f"{parameter.source} {parameter.name} {rule} {suggest_name(parameter.name, self.defaults)}".rstrip()
         rule = "must be a key that the code takes of searchlight.params(), but is none."
         if parameter.source == "--seed-flag":
             rule = (
@@ -58,8 +63,8 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     Args:
         folder: The user's folder.
     """
-    trees = []
-    for path in find_code(words, folder).values():
+    trees, files = [], [*find_code(words, folder).values()]
+    for path in files:
         try:
             trees.append(ast.parse(read_source(path)))
         except (OSError, SyntaxError, ValueError):  # the program itself will say so
@@ -68,6 +73,9 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     for tree in trees:
         definitions |= _list_definitions(tree)
     uses = [use for tree in trees for use in _find_uses(tree, definitions)]
+    if function := find_called_function(words, files[0]) if files else None:
+        uses += [(name, _read_optional(default)) for name, default in list_arguments(function)]
+        uses += [("", None)] if function.args.kwarg else []
     if not uses:
         return None
     found: dict[str, set[str]] = {}
@@ -82,7 +90,9 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     has_words = any(word.startswith("-") for word in words[_find_script(words) + 1 :])
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     is_whole = any(not key for key, _ in uses)
-    return ParamsCode(defaults, frozenset(names | texts if is_whole else ()), has_words or reads_options)
+    may_have_options = not function and (has_words or reads_options)
+    taken = frozenset(names | texts if is_whole else ())
+    return ParamsCode(defaults, taken, may_have_options, name_called_function(words))
 
 
 def _find_script(words: Sequence[str]) -> int:
@@ -111,12 +121,9 @@ def _list_definitions(tree: ast.Module) -> dict[str, Fields | None]:
     found: dict[str, Fields | None] = {}
     for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name, args=ast.arguments() as given):
-                named, values = [*given.posonlyargs, *given.args], given.defaults
-                defaults = [None] * (len(named) - len(values)) + [_read_text(value) for value in values]
-                named, defaults = [*named, *given.kwonlyargs], [*defaults, *map(_read_optional, given.kw_defaults)]
-                own = [(each.arg, default) for each, default in zip(named, defaults, strict=True)]
-                found[name] = None if given.kwarg or name in found else own
+            case ast.FunctionDef(name=name):
+                own = [(argument, _read_optional(default)) for argument, default in list_arguments(node)]
+                found[name] = None if node.args.kwarg or name in found else own
             case ast.ClassDef(name=name, bases=[], body=body):
                 fields = [
                     each for each in body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)

@@ -13,6 +13,7 @@ from optuna.distributions import CategoricalDistribution
 from searchlight.search.command.destinations import resolve_parameters
 from searchlight.search.command.flags import Parameter, normalize
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
+from searchlight.search.command.script import name_called_function
 from searchlight.search.command.targets import SEED, propose_seeds
 from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
@@ -78,8 +79,12 @@ def takes_seed(settings: CommandSettings) -> bool:
 
 def explain_seed(settings: CommandSettings) -> str:
     """Return how the program could get the seed of a trial."""
+    called = name_called_function(settings.words)
     if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder), settings.patches)):
-        return f"Give {patches} if the code decides it, or --seed-flag NAME if an option does"
+        otherwise = f"let {called} take an argument seed" if called else "--seed-flag NAME if an option does"
+        return f"Give {patches} if the code decides it, or {otherwise}"
+    if called:
+        return f"Let {called} take an argument seed"
     return "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
 
 
@@ -114,7 +119,7 @@ def describe_first_trial(settings: CommandSettings, space: Space, first: Mapping
     placed = {*map(normalize, (*placed, *find_placeholders(settings.words)))}
     others = [each.name for each in space.parameters if normalize(each.name) not in placed]
     if given := [f"{name}={format_value(values[name])}" for name in others if name in values]:
-        yield f"searchlight.params() has {', '.join(given)}"
+        yield f"{name_called_function(settings.words) or 'searchlight.params()'} has {', '.join(given)}"
 
 
 def find_program(words: Sequence[str], folder: Path) -> str:

@@ -1,16 +1,18 @@
-"""Tells which functions are programs: they take their values from the command line, and no config."""
+"""Finds the command for a function that takes no config: it reads the command line, or takes the parameters."""
 
 import ast
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from searchlight.search.command.targets import SEED
 from searchlight.search.errors import UsageError
-from searchlight.search.formatting import join_words
 from searchlight.search.task_source import find_module_file
+from searchlight.trainables.command.call import CALL_FUNCTION
 from searchlight.trainables.registry import find_tasks
 
-# Libraries that parse the command line. A file that imports Ray has functions of a config, which report by Ray Train.
+PARSER_CLASS = "HfArgumentParser"  # transformers has it, which many import for other things
+# What parses the command line. A file that imports Ray has functions of a config, which report by Ray Train.
 PARSERS = {
     "absl",
     "argparse",
@@ -19,9 +21,9 @@ PARSERS = {
     "hydra",
     "jsonargparse",
     "simple_parsing",
-    "transformers",
     "typer",
     "tyro",
+    PARSER_CLASS,
 }
 # The arguments are the file, the function, and those of the program.
 CALL = (
@@ -40,8 +42,9 @@ CALL_MODULE = (
 def find_script_command(task: str, folder: Path, parameters: Collection[str] = ()) -> tuple[str, ...] | None:
     """Return the command that calls the function of a task, or None if it takes a config or does not exist.
 
-    The file is read and not executed. If it calls the function, as `if __name__ == "__main__":` does, it is run as a
-    script or module. Otherwise, Python loads it and calls the function.
+    The file is read and not executed. A function that takes the parameters gets them. If the file calls the function,
+    as `if __name__ == "__main__":` does, it is run as a script or module. Otherwise, Python loads it and calls the
+    function.
 
     Args:
         task: A text like "train.py:main" or "package.module:main".
@@ -49,7 +52,7 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         parameters: The names of those that the user gives to the task.
 
     Raises:
-        UsageError: The function takes the parameters themselves.
+        UsageError: The function cannot be called with these parameters.
     """
     path, _, name = task.rpartition(":")
     module = None if path.endswith(".py") or task in find_tasks() else find_module_file(path, folder)
@@ -60,23 +63,49 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError):  # whoever imports it tells the problem
         return None
-    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == name]
+    function = _find_function(body, name)
     others = [node for node in body if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
     is_called = any(_is_name(node, name) for statement in others for node in ast.walk(statement))
-    if not functions:
+    if function is None:
         return None
-    if not _is_program(functions[-1], body, is_called):
-        names = [argument.arg for argument in functions[-1].args.args]
-        if names and names[0] in parameters and _takes_values(functions[-1], others):
-            rule = f"{task} must take one config, as in def {name}(config), but takes {join_words(names)}."
-            call = f"{name}({names[0]}=searchlight.params()[{names[0]!r}])"
-            raise UsageError(f"{rule} Or search a script that calls it: {call}")
-        return None
+    if not _is_program(function, body, is_called):
+        if not _takes_parameters(function, others, parameters):
+            return None
+        _check_call(task, function, body, parameters)
+        return (sys.executable, "-m", CALL_FUNCTION, path, name)
     if module and is_called:
         return (sys.executable, "-m", f"{path}.__init__" if file.name == "__init__.py" else path)
     if module:
         return (sys.executable, "-c", CALL_MODULE, path, name)
     return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
+
+
+def find_called_function(words: Sequence[str], file: Path) -> ast.FunctionDef | None:
+    """Return the function in `file` that a command calls with the parameters, or None if it is another command."""
+    if CALL_FUNCTION not in words:
+        return None
+    return _find_function(ast.parse(file.read_bytes()).body, words[-1])
+
+
+def name_called_function(words: Sequence[str]) -> str:
+    """Return what a function that a command calls with the parameters is called, or "" for another command.
+
+    >>> name_called_function(("python", "-m", CALL_FUNCTION, "train.py", "evaluate"))
+    'train.py:evaluate'
+    """
+    return ":".join(words[-2:]) if CALL_FUNCTION in words else ""
+
+
+def list_arguments(function: ast.FunctionDef) -> list[tuple[str, ast.expr | None]]:
+    """Return the arguments of a function that have a name, with their defaults."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(named) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    return [(each.arg, default) for each, default in zip([*named, *given.kwonlyargs], defaults, strict=True)]
+
+
+def _find_function(body: Sequence[ast.stmt], name: str) -> ast.FunctionDef | None:
+    return next((node for node in reversed(body) if isinstance(node, ast.FunctionDef) and node.name == name), None)
 
 
 def _is_program(function: ast.FunctionDef, body: Sequence[ast.stmt], is_called: bool) -> bool:
@@ -87,20 +116,60 @@ def _is_program(function: ast.FunctionDef, body: Sequence[ast.stmt], is_called: 
     has_parser = bool(PARSERS & imported)
     if has_parser and any(isinstance(node, ast.Attribute) and node.attr in ("command", "main") for node in decorators):
         return True  # of click, typer and Hydra
-    arguments = function.args
-    takes_values = any((arguments.posonlyargs, arguments.args, arguments.kwonlyargs, arguments.vararg))
+    takes_values = bool(list_arguments(function) or function.args.vararg or function.args.kwarg)
     return not takes_values or (has_parser and is_called)  # e.g. main(tyro.cli(Args)), main(parser.parse_args())
 
 
-def _takes_values(function: ast.FunctionDef, others: Sequence[ast.stmt]) -> bool:
-    """Return whether a function is no function of a config: it is not replaced, and its first argument is no dict."""
-    first = function.args.args[0].arg
+def _takes_parameters(function: ast.FunctionDef, others: Sequence[ast.stmt], parameters: Collection[str]) -> bool:
+    """Return whether a function takes the parameters themselves: it is not replaced, and its first argument no dict."""
+    given = function.args
+    targets = [target for node in others if isinstance(node, ast.Assign) for target in node.targets]
+    is_replaced = bool(function.decorator_list) or any(_is_name(target, function.name) for target in targets)
+    if is_replaced or given.posonlyargs or given.vararg:
+        return False
+    names = {name for name, _ in list_arguments(function)}
+    if not given.args:
+        return bool(given.kwarg or names & {*parameters})
+    first = given.args[0].arg
     uses = [node for statement in function.body for node in ast.walk(statement)]
     is_dict = any(isinstance(node, ast.Subscript | ast.Attribute) and _is_name(node.value, first) for node in uses)
     is_dict |= any(isinstance(node, ast.keyword) and node.arg is None and _is_name(node.value, first) for node in uses)
-    targets = [target for node in others if isinstance(node, ast.Assign) for target in node.targets]
-    is_replaced = bool(function.decorator_list) or any(_is_name(target, function.name) for target in targets)
-    return first != "config" and not is_dict and not is_replaced
+    if first == "config" or is_dict or not names & {*parameters}:
+        return False
+    required = {*_list_required(function)}
+    return first in parameters or len(required) > 1 or required <= {*parameters}  # a config is the only required one
+
+
+def _list_required(function: ast.FunctionDef) -> list[str]:
+    """Return the arguments without a default that only a user can give."""
+    return [name for name, default in list_arguments(function) if default is None and name != SEED]
+
+
+def _check_call(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt], parameters: Collection[str]) -> None:
+    missing = [name for name in _list_required(function) if name not in parameters]
+    remedy = "Give it by --search or --set, or give it a default."
+    problems = [f"{task} must get a value for its argument {name}, but gets none. {remedy}" for name in missing]
+    reaching = {function.name}  # functions that call it, perhaps by another one
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    while new := {each.name for each in functions if _uses_any(each, reaching)} - reaching:
+        reaching |= new
+    for statement in body:
+        if isinstance(statement, ast.Expr | ast.Assign | ast.For | ast.With) and _calls_any(statement, reaching):
+            rule = f"{task} must be called only below if __name__ == '__main__':, because each trial imports its file"
+            problems.append(f"{rule}, but line {statement.lineno} calls it: {ast.unparse(statement):.100}")
+    if problems:
+        raise UsageError(*problems)
+
+
+def _uses_any(tree: ast.AST, names: Collection[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree))
+
+
+def _calls_any(statement: ast.stmt, names: Collection[str]) -> bool:
+    """Return whether a statement calls one of the functions, or gives one to a call, as an optimizer takes it."""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    parts = [part for call in calls for part in (call.func, *call.args, *(each.value for each in call.keywords))]
+    return any(isinstance(part, ast.Name) and part.id in names for part in parts)
 
 
 def _is_name(node: ast.AST, name: str) -> bool:
@@ -108,10 +177,12 @@ def _is_name(node: ast.AST, name: str) -> bool:
 
 
 def _list_imports(body: Sequence[ast.stmt]) -> set[str]:
-    """Return the packages that the statements import, those inside functions included."""
+    """Return the packages that the statements import, those inside functions included, and PARSER_CLASS if used."""
     found = set()
     for node in (node for statement in body for node in ast.walk(statement)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         found |= {name.partition(".")[0] for name in names}
+        if (isinstance(node, ast.Attribute) and node.attr == PARSER_CLASS) or _is_name(node, PARSER_CLASS):
+            found.add(PARSER_CLASS)
     return found

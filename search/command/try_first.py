@@ -1,5 +1,6 @@
 """Runs a command for a short time, to find the metrics that a search can judge it by."""
 
+import json
 import os
 import re
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from searchlight.search.space.search_space import Space
+from searchlight.trainables.command.call import OBJECTIVES
 from searchlight.trainables.command.collector import Seen
 from searchlight.trainables.command.metrics_file import MetricsFile
 from searchlight.trainables.command.output import ESCAPES
@@ -77,10 +79,11 @@ def observe(settings: CommandSettings, space: Space, seconds: float) -> Observat
         if {parameter.name, parameter.name.replace("_", "-")} & {*find_placeholders(settings.words)}
     }
     with tempfile.TemporaryDirectory(prefix="searchlight-") as root:
+        environment = {**os.environ, OBJECTIVES: json.dumps(settings.objectives)}  # what a returned number is
         settings = replace(settings, trial_root=str(Path(root) / "search" / "trials"), objectives=())
         folder = TrialFolder(settings, 0)
         began, since = time.monotonic(), time.time()
-        with Program(settings, folder, values, os.environ) as program:
+        with Program(settings, folder, values, environment) as program:
             for _ in program.generate_reports(lambda: time.monotonic() - began > seconds):
                 pass
             took, has_ended = time.monotonic() - began, program.code is not None

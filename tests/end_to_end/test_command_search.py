@@ -1,6 +1,7 @@
 """Whole searches of scripts that know nothing of Searchlight, or call only its report, run as a user runs them."""
 
 import json
+import random
 import signal
 import sys
 
@@ -54,6 +55,18 @@ for epoch in range(1, 5):
         wait_for("begins", runs / "trials/1/output.txt") if is_first else wait_for('"completed"', Path(JOURNAL))
 """
 
+FUNCTION = """
+import random
+import searchlight
+
+def evaluate(lr, width=4, seed=0):
+    noise = random.Random(seed)
+    for epoch in range(1, 4):
+        loss = abs(lr - 0.1) + 1 / (width * epoch) + noise.random() / 100
+        searchlight.report(step=epoch, loss=loss)
+    return loss
+"""
+
 
 @pytest.fixture
 def cli(make_cli):
@@ -102,6 +115,24 @@ def test_script_is_searched_stopped_early_and_confirmed(cli):
     assert parent.data.tags["command"] == f"{sys.executable} train.py"
     children = client.search_runs([result["mlflow"]["experiment_id"]], "tags.trial_id = '0'")
     assert "learning-rate" in children[0].data.params
+
+
+def test_function_of_the_parameters_is_searched_and_confirmed(cli):
+    (cli.folder / "train.py").write_text(FUNCTION)
+    options = ["--search", "lr=0.01..1:log", "--search", "width=2..8", "--trials", "4", "--confirm", "4"]
+    done = cli.run("train.py:evaluate", *search(cli, "called", *options, "--scheduler", "median"))
+    assert done.returncode == 0, done.stderr
+    assert " train.py:evaluate --once --objective loss:min " in done.stdout.rpartition("train: ")[2]
+    record = load_search(cli.folder / "runs" / "called")
+    assert len(record.confirming_runs) == 4
+    for trial in (runs := [*record.trials, *record.confirming_runs]):
+        config, reports = trial.user_attrs["config"], get_reports(trial)
+        noise = random.Random(config["seed"])
+        expected = [
+            abs(config["lr"] - 0.1) + 1 / (config.get("width", 4) * epoch) + noise.random() / 100 for epoch in (1, 2, 3)
+        ]
+        assert [report["metrics"]["loss"] for report in reports.values()] == pytest.approx(expected[: len(reports)])
+    assert len({trial.user_attrs["config"]["seed"] for trial in runs}) == 3
 
 
 def test_script_continues_from_its_checkpoint_after_the_driver_was_killed(cli):

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from searchlight.trainables.command.call import OBJECTIVES
 from searchlight.trainables.command.file_values import read_source, replace_values
 from searchlight.trainables.command.settings import CommandSettings, Flag
 
@@ -72,8 +73,10 @@ def fill(
         for name, text in (os.environ if environment is None else environment).items()
         if not _RANKS.fullmatch(name)
     }
-    params = {"SEARCHLIGHT_PARAMS": json.dumps(dict(values))}
-    return Launch(argv, {**outer, **own, **params}, fill_files(settings, values))
+    own["SEARCHLIGHT_PARAMS"] = json.dumps(dict(values))
+    if settings.objectives:
+        own[OBJECTIVES] = json.dumps(settings.objectives)
+    return Launch(argv, {**outer, **own}, fill_files(settings, values))
 
 
 def find_placeholders(words: Iterable[str]) -> list[str]:

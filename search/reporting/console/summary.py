@@ -33,6 +33,7 @@ from searchlight.search.analysis.confirmed_best import (
 from searchlight.search.analysis.infeasibility import describe_nearest, list_split_trials
 from searchlight.search.analysis.ranking import trial_rows
 from searchlight.search.command.options import list_words
+from searchlight.search.command.script import name_called_function
 from searchlight.search.config import SearchConfig
 from searchlight.search.formatting import (
     format_command,
@@ -266,8 +267,9 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     values = {**config["set"], **{name: whole.get(name, value) for name, value in params.items()}}
     if best and (added := record.count_added_epochs(best.number)):
         values["epochs"] = whole["epochs"] + added
-    command = config.get("command")
-    words = [*shlex.split(format_command("run")), *([] if command else [task]), "--once"]
+    command = config.get("command") or ()
+    function = name_called_function(command)
+    words = [*shlex.split(format_command("run")), *([] if command and not function else [function or task]), "--once"]
     for metric in config["objective"]:
         words += ["--objective", metric]
     if config["experiment"] != (label or task):
@@ -280,5 +282,5 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     for name, value in values.items():
         words += ["--set", f"{name}={'null' if value is None else value}"]
     if command:
-        words += [*list_words(config), "--", *command]
+        words += [*list_words(config), *([] if function else ["--", *command])]
     return shlex.join(words)

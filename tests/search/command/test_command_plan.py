@@ -323,3 +323,14 @@ def test_dry_run_shows_what_a_script_asks_for(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert f"# trial 0: {sys.executable} asking.py 0\n" in printed
     assert "# trial 0: searchlight.params() has lr=0.2\n" in printed
+
+
+def test_dry_run_shows_what_a_function_is_called_with(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit('imported')\ndef evaluate(lr=0.2, width=8): ...\n")
+    words = ["train.py:evaluate", "--search", "lr=0.0..1.0", "--objective", "loss:min", "--dry-run"]
+    main.main(words, standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "# tried first: lr=0.2\n" in printed
+    assert "# trial 0: train.py:evaluate has lr=0.2\n" in printed
+    assert "takes no seed. Let train.py:evaluate take an argument seed\n" in printed

@@ -7,6 +7,7 @@ import pytest
 from searchlight.search.command.destinations import Destinations, resolve_parameters
 from searchlight.search.command.flags import Parameter
 from searchlight.search.command.options import CommandOptions
+from searchlight.search.command.script import find_script_command
 from searchlight.search.errors import UsageError
 from searchlight.trainables.command.settings import FileTarget, Flag
 from searchlight.trainables.command.template import list_flags
@@ -311,6 +312,17 @@ def test_seed_of_an_option_comes_before_that_of_the_code(folder):
 def test_seed_that_code_takes_as_a_whole_is_named_by_the_user(folder):
     assert resolve_asking(folder, SPREAD, ["lr"]).flags == {}
     assert resolve_asking(folder, SPREAD, ["lr"], seed_flag="seed").flags == {"seed": Flag(())}
+
+
+def test_called_function_takes_parameters_as_arguments(folder):
+    code = "LR = 1\ndef main(lr, width=8, seed=0): ...\nraise SystemExit('it was imported')"
+    (folder / "called.py").write_text(code)
+    command = find_script_command("called.py:main", folder, {"lr"})
+    given = [Parameter(name, "--search", [1, 2]) for name in ("lr", "width", "epochs")]
+    found = resolve_parameters(CommandOptions(command=command), given, folder)
+    assert found == Destinations({"seed": Flag(())}, defaults={"width": "8"})
+    with pytest.raises(UsageError, match=r"^--search depth must be an argument of called\.py:main, but is none\."):
+        resolve_parameters(CommandOptions(command=command), [*given, Parameter("depth", "--search", [1])], folder)
 
 
 def test_name_that_a_script_does_not_ask_for_is_refused(folder):

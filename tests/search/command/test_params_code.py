@@ -4,6 +4,7 @@ import pytest
 
 from searchlight.search.command.flags import Parameter
 from searchlight.search.command.params_code import read_params_code
+from searchlight.trainables.command.call import CALL_FUNCTION
 
 GIVEN = "import searchlight\nparams = searchlight.params()\n"
 
@@ -120,6 +121,19 @@ def test_use_as_a_whole_may_take_each_word(read, use):
 )
 def test_program_may_have_options_if_its_code_or_its_command_says_so(read, code, words, may):
     assert read(f"{code}\n{GIVEN}params['lr']", "train.py", *words).may_have_options == may
+
+
+@pytest.mark.parametrize("path", ["train.py", "train"])
+def test_arguments_of_a_called_function_are_keys(read, path):
+    method = "import sys\nclass Net:\n    def main(self): ...\n"
+    code = "def main(lr, width=8, *, seed=3, **others):\n    others['eps']\n"
+    found = read(method + code, "-m", CALL_FUNCTION, path, "main")
+    assert found.defaults == {"lr": "", "width": "8", "seed": "3"}
+    assert not found.may_have_options
+    taken = [name for name in ("width", "eps", "other") if found.takes(Parameter(name, "--search", [1]))]
+    assert taken == ["width", "eps"]
+    problem = f"--search wdith must be an argument of {path}:main, but is none. Did you mean width?"
+    assert found.explain_unknown(Parameter("wdith", "--search", [1])) == problem
 
 
 def test_imported_code_and_modules_are_read(read, tmp_path):

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from searchlight.search.command.script import find_script_command
+from searchlight.search.command.options import name_program
+from searchlight.search.command.script import find_script_command, name_called_function
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
 
@@ -73,21 +74,63 @@ def test_function_of_a_config_is_no_program(kind, tmp_path):
     assert find_script_command("train.py:main", tmp_path) is None
 
 
-@pytest.mark.parametrize("task", ["train.py:main", "train:main"])
-def test_function_that_takes_the_parameters_themselves_is_refused(task, tmp_path, monkeypatch):
-    (tmp_path / "train.py").write_text("raise SystemExit('imported')\ndef main(lr, width=8): ...")
+@pytest.mark.parametrize("path", ["train.py", "train"])
+@pytest.mark.parametrize(
+    ("code", "parameters"),
+    [
+        ("def main(lr): ...", {"lr"}),
+        ("def main(lr, width=8, *, seed): ...", {"lr"}),
+        ("def main(width, lr): ...", {"lr", "width"}),
+        ("def main(lr=0.1, width=8): ...", {"width"}),
+        ("def main(*, width): ...", {"width"}),
+        ("def main(**others): ...", {"width"}),
+        (f"def main(lr): ...\n{GUARD}study.optimize(main)", {"lr"}),
+        ("def main(lr): ...\nMODELS = {'small': main}", {"lr"}),
+        (f"from transformers import AutoModel\ndef main(lr): ...\n{GUARD}main(1)", {"lr"}),
+    ],
+)
+def test_function_of_the_parameters_is_called(path, code, parameters, tmp_path):
+    (tmp_path / "train.py").write_text(f"raise SystemExit('imported')\n{code}")
+    command = find_script_command(f"{path}:main", tmp_path, parameters)
+    assert command == (sys.executable, "-m", "searchlight.trainables.command.call", path, "main")
+    assert name_program(command) == path
+    assert name_called_function(command) == f"{path}:main"
+
+
+def test_function_of_the_parameters_that_lacks_some_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("raise SystemExit('imported')\ndef main(lr, width, *, depth, seed): ...")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as error:
-        load_config({"task": task, "search": {"lr": "0.1..0.2"}, "objective": "loss"})
-    rule = f"{task} must take one config, as in def main(config), but takes lr and width."
-    assert str(error.value) == f"{rule} Or search a script that calls it: main(lr=searchlight.params()['lr'])"
+        load_config({"task": "train.py:main", "search": {"lr": "0.1..0.2"}, "objective": "loss"})
+    assert error.value.problems == tuple(
+        f"train.py:main must get a value for its argument {name}, but gets none. "
+        "Give it by --search or --set, or give it a default."
+        for name in ("width", "depth")
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("print(main(0.1))", "line 3 calls it: print(main(0.1))"),
+        ("best = minimize(fn=main, times=3)", "line 3 calls it: best = minimize(fn=main, times=3)"),
+        ("def run():\n    study.optimize(main)\nrun()", "line 5 calls it: run()"),
+    ],
+)
+def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_path):
+    (tmp_path / "train.py").write_text(f"import study\ndef main(lr): ...\n{code}")
+    with pytest.raises(UsageError) as error:
+        find_script_command("train.py:main", tmp_path, {"lr"})
+    rule = "train.py:main must be called only below if __name__ == '__main__':, because each trial imports its file"
+    assert str(error.value) == f"{rule}, but {line}"
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "def main(config, lr=0.1): ...",
-        "def main(config): ...",
+        "def main(cfg, lr=0.1): build(cfg)",
+        "def main(lr, /): ...",
         "@unpack\ndef main(lr, width=8): ...",
         "def main(lr, width=8): ...\nmain = unpack(main)",
         "def main(lr):\n    return lr['lr'] + lr['width']",

@@ -87,7 +87,7 @@ def test_program_knows_its_trial_and_no_rank_of_its_worker():
     launch = fill(make_settings("train"), {"lr": 0.5, "model.depth": 3}, {"trial": "3", "trial_dir": "/t"}, outer)
     params = launch.environment.pop("SEARCHLIGHT_PARAMS")
     assert json.loads(params) == {"lr": 0.5, "model.depth": 3}
-    own = {"SEARCHLIGHT_TRIAL": "3", "SEARCHLIGHT_TRIAL_DIR": "/t"}
+    own = {"SEARCHLIGHT_TRIAL": "3", "SEARCHLIGHT_TRIAL_DIR": "/t", "SEARCHLIGHT_OBJECTIVES": '["loss"]'}
     assert launch.environment == {"HOME": "/home/me", "SLURM_JOB_ID": "17", **own}
 
 

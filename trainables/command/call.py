@@ -1,0 +1,68 @@
+"""Calls a function with the parameters of a trial: python -m searchlight.trainables.command.call train.py evaluate."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from searchlight.trainables.command.hook.searchlight_hook import complain, params, send_metrics, to_number
+
+CALL_FUNCTION = "searchlight.trainables.command.call"  # this module, which is __main__ where it is run
+OBJECTIVES = "SEARCHLIGHT_OBJECTIVES"  # a variable: the names of the metrics that the search judges, as JSON
+UNNAMED = "returned"  # the metric that a function returns, if the search judges none
+
+
+def load_module(text: str) -> ModuleType:
+    """Import a file or a module of the user. As in a script, the modules of a file are those beside it."""
+    if not text.endswith(".py"):
+        return importlib.import_module(text)
+    path = Path(text).absolute()
+    sys.path[0] = str(path.resolve().parent)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)  # else its classes could not be pickled
+    spec.loader.exec_module(module)
+    return module
+
+
+def call_function(function: Callable[..., Any]) -> None:
+    """Call a function with the parameters that it takes, and report what it returns.
+
+    That is a number, a dict of numbers, or a number for each objective. A metric that the function has reported itself
+    keeps these values.
+    """
+    accepted = inspect.signature(function).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
+    result = function(**{name: value for name, value in params().items() if takes_all or name in accepted})
+    if result is not None:
+        metrics = name_metrics(result)
+        if not any(to_number(value) is not None for value in metrics.values()):
+            text = f"{function.__name__} must return a number, numbers or a dict of numbers, but returned {result!r}"
+            complain(f"{text[:200]}. It is left out.")
+        send_metrics(f"what {function.__name__} returned", None, metrics, is_asked=True)
+
+
+def name_metrics(result: Any) -> Mapping[str, Any]:
+    """Return what a function returned by the names of metrics.
+
+    >>> name_metrics(0.5), name_metrics({"loss": 0.5, "epoch": 3})
+    ({'returned': 0.5}, {'loss': 0.5, 'epoch': 3})
+    """
+    if isinstance(result, Mapping):
+        return result
+    names = json.loads(os.environ.get(OBJECTIVES, "null")) or [UNNAMED]
+    values = result if isinstance(result, tuple | list) else [result]
+    return dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
+
+
+if __name__ == "__main__":
+    _, file, name = sys.argv
+    del sys.argv[2:], sys.argv[0]  # as a script has it
+    call_function(getattr(load_module(file), name))
