@@ -110,7 +110,7 @@ def main(
     NAME=VALUE fixes a parameter of TASK, as --set does.
 
     Instead of TASK, -- COMMAND runs a program as it is, e.g. -- python train.py --lr {lr} --seed {seed}. A function
-    that reads the command line itself, e.g. train.py:main, is such a program too.
+    that reads the command line itself, takes the parameters or is an objective of Optuna is such a program too.
     """
     if task and re.fullmatch(r"[\w.]+=.*", task):  # the file of --config, or the search of --resume, names the task
         task, more = "", (task, *more)

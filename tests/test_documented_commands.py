@@ -62,6 +62,7 @@ def folder(tmp_path_factory):
         r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "bring-your-code.md").read_text(), flags=re.DOTALL
     )
     functions.append("def evaluate_pipeline(lr, optimizer): ...")  # of a user of NePS
+    functions.append("def objective(trial):\n    return trial.suggest_int('width', 1, 8)")  # of Optuna
     (folder / "mine").mkdir()
     for name in ("my_task.py", "mine/my_task.py"):
         (folder / name).write_text(task)

@@ -1,12 +1,17 @@
 """Finds the Python files of a program, of which a search keeps a copy."""
 
+import ast
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from searchlight.search.command.options import CALLS
 from searchlight.search.command.script import CALL_MODULE
 from searchlight.search.task_source import find_imported_modules, find_module_file
-from searchlight.trainables.command.call import CALL_FUNCTION
+from searchlight.trainables.command.file_values import read_source
+
+STARTING = ("-m", "--module", CALL_MODULE, *CALLS)  # come before the name of a module
 
 
 def find_code(words: Sequence[str], folder: Path) -> dict[str, Path]:
@@ -32,10 +37,19 @@ def find_code(words: Sequence[str], folder: Path) -> dict[str, Path]:
     return {file.relative_to(root).as_posix(): file for file in files}
 
 
+def read_trees(words: Sequence[str], folder: Path) -> list[ast.Module]:
+    """Return the syntax trees of the files that `find_code` returns, without those that are no Python."""
+    trees = []
+    for path in find_code(words, folder).values():
+        with suppress(OSError, SyntaxError, ValueError):  # the program itself will say so
+            trees.append(ast.parse(read_source(path)))
+    return trees
+
+
 def _find_module(words: Sequence[str], folder: Path) -> Path | None:
     """Return the file of the user's module that a command runs, or None."""
     for before, word in pairwise(words):
-        if before in ("-m", "--module", CALL_MODULE, CALL_FUNCTION) and word != CALL_FUNCTION:
+        if before in STARTING and word not in STARTING:
             found = [find_module_file(name, folder) for name in (f"{word}.__main__", word)]
             files = [Path(file) for file in found if file and file.startswith(f"{folder}/") and file.endswith(".py")]
             if files:

@@ -14,7 +14,8 @@ from searchlight.search.option import Options, list_options, option, parse_durat
 from searchlight.trainables.command.call import CALL_FUNCTION
 from searchlight.trainables.command.output import OutputPatterns
 
-SCRIPT = r"[^=\s]+\.(py|sh|jl|R)"
+CALL_OBJECTIVE = "searchlight.search.command.objective"
+CALLS = (CALL_FUNCTION, CALL_OBJECTIVE)  # modules that call a function of the user
 LAUNCHERS = re.compile(r"(python[\d.]*|torchrun|accelerate|uv|poetry|conda|env|bash|sh)(\.exe)?")
 
 
@@ -46,7 +47,7 @@ def name_program(words: tuple[str, ...]) -> str:
     'package.train'
     """
     for before, word in pairwise(("", *words)):
-        if word != CALL_FUNCTION and (before in ("-m", CALL_FUNCTION) or re.fullmatch(SCRIPT, word)):
+        if word not in CALLS and (before in ("-m", *CALLS) or re.fullmatch(r"[^=\s]+\.(py|sh|jl|R)", word)):
             return Path(word).name
     names = [Path(word).name for word in words if re.fullmatch(r"[\w./+-]+", word) and not word.startswith("-")]
     return next((name for name in names if not LAUNCHERS.fullmatch(name)), names[0] if names else "command")

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from searchlight.search.command.code import find_code
+from searchlight.search.command.code import read_trees
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
+from searchlight.search.command.options import CALL_OBJECTIVE
 from searchlight.search.command.script import PARSERS, find_called_function, list_arguments, name_called_function
-from searchlight.trainables.command.file_values import read_source
+from searchlight.search.command.suggestions import read_suggestions
 
 # What reads a command line: modules, and names of those that do other things as well.
 READERS = PARSERS | {"docopt", "getopt", "optparse"}
@@ -27,24 +28,28 @@ class ParamsCode:
         words: If they give it as a whole to other code, e.g. as `**params()`, all words in them. Else empty.
         may_have_options: Whether the program may have options as well.
         function: The function whose arguments are keys, too, e.g. "train.py:evaluate", or "".
+        patterns: Expressions that match further keys.
     """
 
     defaults: dict[str, str] = field(default_factory=dict)
     words: frozenset[str] = frozenset()
     may_have_options: bool = False
     function: str = ""
+    patterns: tuple[str, ...] = ()
 
     def takes(self, parameter: Parameter) -> bool:
         """Return whether a parameter may reach the program without an option. The one of --seed-flag must be `seed`."""
         if parameter.source == "--seed-flag" and parameter.name != "seed":
             return False
+        if any(re.fullmatch(pattern, parameter.name) for pattern in self.patterns):
+            return True
         last = re.split(r"\W", parameter.name)[-1]
         return parameter.name in {*self.defaults, EPOCHS} or last in self.words
 
     def explain_unknown(self, parameter: Parameter) -> str:
         """Return a line that says that the program takes no parameter of that name."""
         if self.function:
-            rule = f"must be an argument of {self.function}, but is none."
+            rule = f"must be a parameter of {self.function}, but is none."
             return f"{parameter.source} {parameter.name} {rule} {suggest_name(parameter.name, self.defaults)}".rstrip()
         rule = "must be a key that the code takes of searchlight.params(), but is none."
         if parameter.source == "--seed-flag":
@@ -63,19 +68,17 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     Args:
         folder: The user's folder.
     """
-    trees, files = [], [*find_code(words, folder).values()]
-    for path in files:
-        try:
-            trees.append(ast.parse(read_source(path)))
-        except (OSError, SyntaxError, ValueError):  # the program itself will say so
-            continue
+    trees = read_trees(words, folder)
     definitions: dict[str, Fields | None] = {}
     for tree in trees:
         definitions |= _list_definitions(tree)
     uses = [use for tree in trees for use in _find_uses(tree, definitions)]
-    if function := find_called_function(words, files[0]) if files else None:
+    function = find_called_function(words, trees)
+    if function:
         uses += [(name, _read_optional(default)) for name, default in list_arguments(function)]
         uses += [("", None)] if function.args.kwarg else []
+    suggestions = read_suggestions(trees if CALL_OBJECTIVE in words else ())
+    uses += [(name, None) for name in suggestions.spaces]
     if not uses:
         return None
     found: dict[str, set[str]] = {}
@@ -92,7 +95,7 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     is_whole = any(not key for key, _ in uses)
     may_have_options = not function and (has_words or reads_options)
     taken = frozenset(names | texts if is_whole else ())
-    return ParamsCode(defaults, taken, may_have_options, name_called_function(words))
+    return ParamsCode(defaults, taken, may_have_options, name_called_function(words), tuple(suggestions.patterns))
 
 
 def _find_script(words: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from searchlight.search.command.options import CALL_OBJECTIVE, CALLS
 from searchlight.search.command.targets import SEED
 from searchlight.search.errors import UsageError
 from searchlight.search.task_source import find_module_file
@@ -68,10 +69,13 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
     is_called = any(_is_name(node, name) for statement in others for node in ast.walk(statement))
     if function is None:
         return None
+    if _is_objective(function, body):
+        _check_call(task, function, body)
+        return (sys.executable, "-m", CALL_OBJECTIVE, path, name)
     if not _is_program(function, body, is_called):
         if not _takes_parameters(function, others, parameters):
             return None
-        _check_call(task, function, body, parameters)
+        _check_call(task, function, body, [each for each in _list_required(function) if each not in parameters])
         return (sys.executable, "-m", CALL_FUNCTION, path, name)
     if module and is_called:
         return (sys.executable, "-m", f"{path}.__init__" if file.name == "__init__.py" else path)
@@ -80,11 +84,13 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
     return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
 
 
-def find_called_function(words: Sequence[str], file: Path) -> ast.FunctionDef | None:
-    """Return the function in `file` that a command calls with the parameters, or None if it is another command."""
-    if CALL_FUNCTION not in words:
-        return None
-    return _find_function(ast.parse(file.read_bytes()).body, words[-1])
+def find_called_function(words: Sequence[str], trees: Sequence[ast.Module]) -> ast.FunctionDef | None:
+    """Return the function that a command calls with the parameters, or None if it is another command.
+
+    Args:
+        trees: Those of the code that the command runs, its own file first.
+    """
+    return _find_function(trees[0].body, words[-1]) if trees and name_called_function(words) else None
 
 
 def name_called_function(words: Sequence[str]) -> str:
@@ -93,7 +99,7 @@ def name_called_function(words: Sequence[str]) -> str:
     >>> name_called_function(("python", "-m", CALL_FUNCTION, "train.py", "evaluate"))
     'train.py:evaluate'
     """
-    return ":".join(words[-2:]) if CALL_FUNCTION in words else ""
+    return ":".join(words[-2:]) if any(word in CALLS for word in words) else ""
 
 
 def list_arguments(function: ast.FunctionDef) -> list[tuple[str, ast.expr | None]]:
@@ -145,8 +151,18 @@ def _list_required(function: ast.FunctionDef) -> list[str]:
     return [name for name, default in list_arguments(function) if default is None and name != SEED]
 
 
-def _check_call(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt], parameters: Collection[str]) -> None:
-    missing = [name for name in _list_required(function) if name not in parameters]
+def _is_objective(function: ast.FunctionDef, body: Sequence[ast.stmt]) -> bool:
+    """Return whether a function is an objective of Optuna: it takes a trial, and is not decorated."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    required = {*_list_required(function)}
+    if function.decorator_list or not names or required != {names[0]}:
+        return False
+    uses = (node for statement in function.body for node in ast.walk(statement) if isinstance(node, ast.Attribute))
+    suggests = any(node.attr.startswith("suggest_") and _is_name(node.value, names[0]) for node in uses)
+    return suggests or (names[0] == "trial" and "optuna" in _list_imports(body))  # which it gives to other functions
+
+
+def _check_call(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt], missing: Collection[str] = ()) -> None:
     remedy = "Give it by --search or --set, or give it a default."
     problems = [f"{task} must get a value for its argument {name}, but gets none. {remedy}" for name in missing]
     reaching = {function.name}  # functions that call it, perhaps by another one

@@ -10,6 +10,7 @@ import yaml
 
 from searchlight.search.command.options import CommandOptions, name_program
 from searchlight.search.command.script import find_script_command
+from searchlight.search.command.suggestions import add_suggestions
 from searchlight.search.config.search_config import OPTIONS, SearchConfig, describe_unknown_keys
 from searchlight.search.errors import UsageError
 from searchlight.search.folder import locations
@@ -64,7 +65,10 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
     """
     if not config.command and isinstance(config.task, str):  # e.g. train.py:main, which takes no config
         command = find_script_command(config.task, Path.cwd(), {*config.search, *config.set})
-        config = config.model_copy(update={"command": command, "task": name_program(command)}) if command else config
+        if command:
+            searched = add_suggestions(command, Path.cwd(), config.search, config.set)
+            update = {"command": command, "task": name_program(command), "search": searched}
+            config = config.model_copy(update=update)
     if (config.command or config.sizes) and "scheduler" not in config.model_fields_set:
         # The law over sizes needs final values, so that no trial may end early.
         config = config.model_copy(update={"scheduler": "none" if config.sizes else config.choose_scheduler()})

@@ -67,6 +67,24 @@ def evaluate(lr, width=4, seed=0):
     return loss
 """
 
+OBJECTIVE = """
+import optuna
+
+def objective(trial, seed=0):
+    lr = trial.suggest_float("lr", 0.01, 1, log=True)
+    width = trial.suggest_int("width", 2, 8)
+    for epoch in range(3):
+        loss = abs(lr - 0.1) + 1 / (width * (epoch + 1))
+        trial.report(loss, epoch)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return loss
+
+if __name__ == "__main__":
+    study = optuna.create_study()
+    study.optimize(objective, n_trials=4)
+"""
+
 
 @pytest.fixture
 def cli(make_cli):
@@ -133,6 +151,21 @@ def test_function_of_the_parameters_is_searched_and_confirmed(cli):
         ]
         assert [report["metrics"]["loss"] for report in reports.values()] == pytest.approx(expected[: len(reports)])
     assert len({trial.user_attrs["config"]["seed"] for trial in runs}) == 3
+
+
+def test_objective_of_optuna_is_searched_over_what_it_suggests(cli):
+    (cli.folder / "train.py").write_text(OBJECTIVE)
+    options = ["--set", "width=4", "--trials", "4", "--confirm", "0", "--scheduler", "median"]
+    done = cli.run("train.py:objective", *search(cli, "optuna", *options))
+    assert done.returncode == 0, done.stderr
+    trials = load_search(cli.folder / "runs" / "optuna").trials
+    assert len({trial.params["lr"] for trial in trials}) == 4
+    for trial in trials:
+        assert trial.params.keys() == {"lr"}
+        expected = [abs(trial.params["lr"] - 0.1) + 1 / (4 * epoch) for epoch in (1, 2, 3)]
+        reports = [report["metrics"]["loss"] for report in get_reports(trial).values()]
+        assert reports == pytest.approx(expected[: len(reports)])
+    assert max(len(get_reports(trial)) for trial in trials) == 3
 
 
 def test_script_continues_from_its_checkpoint_after_the_driver_was_killed(cli):

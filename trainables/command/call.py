@@ -33,14 +33,18 @@ def load_module(text: str) -> ModuleType:
 
 
 def call_function(function: Callable[..., Any]) -> None:
-    """Call a function with the parameters that it takes, and report what it returns.
-
-    That is a number, a dict of numbers, or a number for each objective. A metric that the function has reported itself
-    keeps these values.
-    """
+    """Call a function with the parameters that it takes, and report what it returns."""
     accepted = inspect.signature(function).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
     result = function(**{name: value for name, value in params().items() if takes_all or name in accepted})
+    report_result(function, result)
+
+
+def report_result(function: Callable[..., Any], result: Any) -> None:
+    """Report what a function returned: a number, a dict of numbers, or a number for each objective.
+
+    A metric that the function has reported itself keeps these values.
+    """
     if result is not None:
         metrics = name_metrics(result)
         if not any(to_number(value) is not None for value in metrics.values()):

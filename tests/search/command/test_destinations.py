@@ -321,7 +321,7 @@ def test_called_function_takes_parameters_as_arguments(folder):
     given = [Parameter(name, "--search", [1, 2]) for name in ("lr", "width", "epochs")]
     found = resolve_parameters(CommandOptions(command=command), given, folder)
     assert found == Destinations({"seed": Flag(())}, defaults={"width": "8"})
-    with pytest.raises(UsageError, match=r"^--search depth must be an argument of called\.py:main, but is none\."):
+    with pytest.raises(UsageError, match=r"^--search depth must be a parameter of called\.py:main, but is none\."):
         resolve_parameters(CommandOptions(command=command), [*given, Parameter("depth", "--search", [1])], folder)
 
 

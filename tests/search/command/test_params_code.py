@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from searchlight.search.command.flags import Parameter
+from searchlight.search.command.options import CALL_OBJECTIVE
 from searchlight.search.command.params_code import read_params_code
 from searchlight.trainables.command.call import CALL_FUNCTION
 
@@ -132,8 +133,17 @@ def test_arguments_of_a_called_function_are_keys(read, path):
     assert not found.may_have_options
     taken = [name for name in ("width", "eps", "other") if found.takes(Parameter(name, "--search", [1]))]
     assert taken == ["width", "eps"]
-    problem = f"--search wdith must be an argument of {path}:main, but is none. Did you mean width?"
+    problem = f"--search wdith must be a parameter of {path}:main, but is none. Did you mean width?"
     assert found.explain_unknown(Parameter("wdith", "--search", [1])) == problem
+
+
+def test_suggestions_of_an_objective_are_keys(read, tmp_path):
+    (tmp_path / "nets.py").write_text("def build(trial):\n    trial.suggest_int(f'width_{i}', 1, 8)\n")
+    code = "import nets\ndef main(trial, seed=0):\n    trial.suggest_float('lr', 0.0, 1.0)\n    nets.build(trial)\n"
+    found = read(code, "-m", CALL_OBJECTIVE, "train.py", "main")
+    taken = [name for name in ("lr", "seed", "width_3", "width") if found.takes(Parameter(name, "--search", [1]))]
+    assert taken == ["lr", "seed", "width_3"]
+    assert not found.may_have_options
 
 
 def test_imported_code_and_modules_are_read(read, tmp_path):

@@ -97,6 +97,29 @@ def test_function_of_the_parameters_is_called(path, code, parameters, tmp_path):
     assert name_called_function(command) == f"{path}:main"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def main(trial):\n    return trial.suggest_float('lr', 0.0, 1.0)",
+        "def main(t, seed=0, *, depth=3):\n    return t.suggest_int('lr', 1, 8)",
+        f"{PARSER}def main(trial):\n    trial.suggest_int('lr', 1, 8)\n{GUARD}study.optimize(main)",
+        "import optuna\ndef main(trial):\n    return build(trial)",
+    ],
+)
+def test_objective_of_optuna_gets_a_trial(code, tmp_path):
+    (tmp_path / "train.py").write_text(f"raise SystemExit('imported')\n{code}")
+    command = find_script_command("train.py:main", tmp_path, {"lr"})
+    assert command == (sys.executable, "-m", "searchlight.search.command.objective", "train.py", "main")
+    assert (name_program(command), name_called_function(command)) == ("train.py", "train.py:main")
+
+
+def test_objective_that_its_file_optimizes_at_each_import_is_refused(tmp_path):
+    code = "import optuna\ndef main(trial): ...\nstudy = optuna.create_study()\nstudy.optimize(main, n_trials=9)"
+    (tmp_path / "train.py").write_text(code)
+    with pytest.raises(UsageError, match=r"but line 4 calls it: study\.optimize\(main, n_trials=9\)$"):
+        find_script_command("train.py:main", tmp_path)
+
+
 def test_function_of_the_parameters_that_lacks_some_is_refused(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("raise SystemExit('imported')\ndef main(lr, width, *, depth, seed): ...")
     monkeypatch.chdir(tmp_path)
@@ -131,6 +154,7 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
         "def main(config, lr=0.1): ...",
         "def main(cfg, lr=0.1): build(cfg)",
         "def main(lr, /): ...",
+        "def main(trial): ...",
         "@unpack\ndef main(lr, width=8): ...",
         "def main(lr, width=8): ...\nmain = unpack(main)",
         "def main(lr):\n    return lr['lr'] + lr['width']",
