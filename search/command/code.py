@@ -50,7 +50,8 @@ def _find_module(words: Sequence[str], folder: Path) -> Path | None:
     """Return the file of the user's module that a command runs, or None."""
     for before, word in pairwise(words):
         if before in STARTING and word not in STARTING:
-            found = [find_module_file(name, folder) for name in (f"{word}.__main__", word)]
+            names = [word] if before in CALLS else [f"{word}.__main__", word]
+            found = [find_module_file(name, folder) for name in names]
             files = [Path(file) for file in found if file and file.startswith(f"{folder}/") and file.endswith(".py")]
             if files:
                 return files[0]

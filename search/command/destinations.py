@@ -17,6 +17,7 @@ from searchlight.search.command.flags import (
     normalize,
     take_values,
 )
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.command.help_text import ProgramOption
 from searchlight.search.command.options import CommandOptions, name_program
 from searchlight.search.command.params_code import ParamsCode, read_params_code
@@ -58,6 +59,8 @@ def resolve_parameters(
     Raises:
         UsageError: A placeholder, an option or a place in a file does not exist, or a parameter has two of them.
     """
+    if options.flags not in ("auto", "none") and (called := name_called_function(options.command)):
+        raise UsageError(f"--flags must be left out, because {called} takes the parameters itself.")
     files, patches = resolve_targets(options, parameters, folder)
     given = {parameter.name for parameter in parameters}
     defaults = {

@@ -8,12 +8,18 @@ from pathlib import Path
 
 from searchlight.search.command.code import read_trees
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
+from searchlight.search.command.functions import (
+    find_called_function,
+    find_reached_code,
+    list_arguments,
+    name_called_function,
+)
 from searchlight.search.command.options import CALL_OBJECTIVE
-from searchlight.search.command.script import PARSERS, find_called_function, list_arguments, name_called_function
+from searchlight.search.command.script import ALSO_PARSERS, PARSERS
 from searchlight.search.command.suggestions import read_suggestions
 
 # What reads a command line: modules, and names of those that do other things as well.
-READERS = PARSERS | {"docopt", "getopt", "optparse"}
+READERS = PARSERS | (ALSO_PARSERS - {"transformers"}) | {"docopt", "getopt", "optparse"}
 READING_NAMES = {"argv", "from_cli", "HfArgumentParser", "LightningCLI"}
 SHOWING = ("print", "repr", "str", "len")  # functions that take no parameter of what they are given
 Fields = Sequence[tuple[str, str | None]]  # names with their defaults as text, "" if unknown, None without one
@@ -48,6 +54,9 @@ class ParamsCode:
 
     def explain_unknown(self, parameter: Parameter) -> str:
         """Return a line that says that the program takes no parameter of that name."""
+        if self.function and parameter.source == "--seed-flag":
+            rule = f"must be left out, because {self.function} takes the seed as an argument of the name seed."
+            return f"--seed-flag {parameter.name} {rule} Rename it."
         if self.function:
             rule = f"must be a parameter of {self.function}, but is none."
             return f"{parameter.source} {parameter.name} {rule} {suggest_name(parameter.name, self.defaults)}".rstrip()
@@ -74,11 +83,12 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
         definitions |= _list_definitions(tree)
     uses = [use for tree in trees for use in _find_uses(tree, definitions)]
     function = find_called_function(words, trees)
-    if function:
-        uses += [(name, _read_optional(default)) for name, default in list_arguments(function)]
-        uses += [("", None)] if function.args.kwarg else []
-    suggestions = read_suggestions(trees if CALL_OBJECTIVE in words else ())
+    if function:  # the trial of an objective is no parameter
+        arguments = list_arguments(function)[1 if CALL_OBJECTIVE in words else 0 :]
+        uses += [(name, _read_optional(default)) for name, default in arguments]
+    suggestions = read_suggestions(find_reached_code(trees, words[-1]) if CALL_OBJECTIVE in words else ())
     uses += [(name, None) for name in suggestions.spaces]
+    patterns = [*suggestions.patterns, *([".+"] if function and function.args.kwarg else [])]
     if not uses:
         return None
     found: dict[str, set[str]] = {}
@@ -95,7 +105,7 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     is_whole = any(not key for key, _ in uses)
     may_have_options = not function and (has_words or reads_options)
     taken = frozenset(names | texts if is_whole else ())
-    return ParamsCode(defaults, taken, may_have_options, name_called_function(words), tuple(suggestions.patterns))
+    return ParamsCode(defaults, taken, may_have_options, name_called_function(words), tuple(patterns))
 
 
 def _find_script(words: Sequence[str]) -> int:

@@ -12,8 +12,8 @@ from optuna.distributions import CategoricalDistribution
 
 from searchlight.search.command.destinations import resolve_parameters
 from searchlight.search.command.flags import Parameter, normalize
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.command.options import LAUNCHERS, CommandOptions
-from searchlight.search.command.script import name_called_function
 from searchlight.search.command.targets import SEED, propose_seeds
 from searchlight.search.command.try_first import choose_middle
 from searchlight.search.errors import UsageError, suggest_nearest
@@ -79,12 +79,10 @@ def takes_seed(settings: CommandSettings) -> bool:
 
 def explain_seed(settings: CommandSettings) -> str:
     """Return how the program could get the seed of a trial."""
-    called = name_called_function(settings.words)
-    if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder), settings.patches)):
-        otherwise = f"let {called} take an argument seed" if called else "--seed-flag NAME if an option does"
-        return f"Give {patches} if the code decides it, or {otherwise}"
-    if called:
+    if called := name_called_function(settings.words):
         return f"Let {called} take an argument seed"
+    if settings.link and (patches := propose_seeds(settings.words, Path(settings.folder), settings.patches)):
+        return f"Give {patches} if the code decides it, or --seed-flag NAME if an option does"
     return "Name {seed} in it, give --seed-flag NAME, or let its code take searchlight.params()['seed']"
 
 

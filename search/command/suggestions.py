@@ -4,8 +4,10 @@ import ast
 import inspect
 import re
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,15 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import BaseTrial
 
 from searchlight.search.command.code import read_trees
+from searchlight.search.command.functions import find_reached_code, name_called_function
 from searchlight.search.command.options import CALL_OBJECTIVE
-from searchlight.search.command.script import name_called_function
 from searchlight.search.errors import UsageError
 from searchlight.search.space.function_config import build_function_config
 from searchlight.search.space.space_parsing import parse_distribution
 from searchlight.trainables.command.template import format_value
 
-KINDS = ("float", "int", "categorical", "uniform", "loguniform")
+KINDS = ("float", "int", "categorical", "uniform", "loguniform", "discrete_uniform")
+METHODS = [f"suggest_{kind}" for kind in KINDS]
 WORD = re.compile(r"[A-Za-z_](?:[\w+/-]|\.(?!\.))*")  # a choice that needs no quotes
 
 
@@ -39,33 +42,28 @@ class Suggestions:
     calls: dict[str, str] = field(default_factory=dict)
 
 
-def read_suggestions(trees: Iterable[ast.AST]) -> Suggestions:
-    """Return what the code in syntax trees suggests.
+def read_suggestions(code: Sequence[ast.AST]) -> Suggestions:
+    """Return what code suggests.
 
-    >>> code = "trial.suggest_float('lr', 1e-5, 0.1, log=True); trial.suggest_int(f'width{i}', 8, 64)"
-    >>> found = read_suggestions([ast.parse(code)])
+    Args:
+        code: Functions and classes, and the other statements of their files, whose constants they may use.
+
+    >>> code = "trial.suggest_float('lr', 1e-5, HIGH, log=True); trial.suggest_int(f'width{i}', 8, 64); HIGH = 0.1"
+    >>> found = read_suggestions(ast.parse(code).body)
     >>> found.spaces, found.patterns
     ({'lr': '1e-05..0.1:log'}, {'width.+': '8..64'})
     """
-    found = Suggestions()
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        _, is_suggestion, kind = node.func.attr.partition("suggest_")
-        if not is_suggestion or kind not in KINDS:
-            continue
-        keywords = {each.arg: each.value for each in node.keywords if each.arg}
-        try:
-            given = inspect.signature(getattr(BaseTrial, node.func.attr)).bind(None, *node.args, **keywords).arguments
-        except TypeError:  # the objective itself will say so
-            continue
-        parts = given.pop("name")
-        space = _write_space(kind, {key: _read_literal(value) for key, value in given.items() if key != "self"})
-        name, spaces = _read_literal(parts), found.spaces
-        if not isinstance(name, str):
-            name, spaces = _find_pattern(parts), found.patterns
-        spaces[name] = space if spaces.get(name, space) == space else ""
-        found.calls[name] = ast.unparse(node)
+    found, constants = Suggestions(), _find_constants(code)
+    for node in (node for part in code for node in ast.walk(part)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=method)) if method in METHODS:
+                given = _bind(node, method, constants)
+                name, spaces = given.pop("name"), found.spaces
+                if not isinstance(name, str):
+                    name, spaces = _find_pattern(_find_name(node)), found.patterns
+                space = _write_space(method.removeprefix("suggest_"), given)
+                spaces[name] = space if spaces.get(name, space) == space else ""
+                found.calls[name] = ast.unparse(node)
     return found
 
 
@@ -83,17 +81,17 @@ def add_suggestions(
     """
     if CALL_OBJECTIVE not in words:
         return {**searched}
-    found = read_suggestions(read_trees(words, folder))
+    found = read_suggestions(find_reached_code(read_trees(words, folder), words[-1]))
     given, objective = {*searched, *fixed}, name_called_function(words)
     problems = [
-        f"{objective} suggests {name} in a way that only its running code knows: {found.calls[name]}. "
+        f"{objective} suggests {name} by more than literals and constants: {found.calls[name]}. "
         f"Give --search {name}=... or --set {name}=..."
         for name, space in found.spaces.items()
         if not space and name not in given
     ]
     problems += [
         f"{objective} suggests names that only its running code knows: {found.calls[pattern]}. "
-        f"Give each of them, e.g. --search {pattern.replace('.+', '0')}={space or '...'}"
+        f"Give each that a trial can ask for, e.g. --search {_write_example(pattern)}={space or '...'}"
         for pattern, space in found.patterns.items()
         if not any(re.fullmatch(pattern, name) for name in given)
     ]
@@ -102,18 +100,84 @@ def add_suggestions(
     return {**{name: space for name, space in found.spaces.items() if name not in given}, **searched}
 
 
-def _read_literal(node: ast.expr) -> Any:
-    """Return the value of a literal, or ... for anything else."""
+def _find_constants(code: Sequence[ast.AST]) -> dict[str, Any]:
+    """Return the variables of files that have one value, which is a literal, by name."""
+    values: dict[str, Any] = {}
+    for statement in code:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                values[name] = _read(value, {})
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)):
+                named = zip(targets, parts, strict=False)
+                values |= {each.id: _read(part, {}) for each, part in named if isinstance(each, ast.Name)}
+    nodes = [node for part in code for node in ast.walk(part)]
+    set_again = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    set_again.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    return {name: value for name, value in values.items() if value is not ... and set_again[name] == 1}
+
+
+def _read(node: ast.expr | None, constants: Mapping[str, Any]) -> Any:
+    """Return the value of a literal, of a constant, or of an item in one. Return ... for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return constants.get(name, ...)
+        case ast.Subscript(value=owner, slice=key):
+            try:
+                return _read(owner, constants)[_read(key, constants)]
+            except (TypeError, LookupError):
+                return ...
     try:
-        return ast.literal_eval(node)
+        return ... if node is None else ast.literal_eval(node)
     except ValueError:
         return ...
 
 
-def _find_pattern(name: ast.expr) -> str:
-    """Return an expression for the texts that a name like f"width{index}" can be."""
-    parts = name.values if isinstance(name, ast.JoinedStr) else [name]
-    return "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts)
+def _bind(call: ast.Call, method: str, constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a suggestion by name. One that only the running code knows is ... ."""
+    keywords: dict[str, Any] = {}
+    try:
+        for each in call.keywords:
+            value = _read(each.value, constants)
+            keywords |= {each.arg: value} if each.arg else value
+        groups = [
+            _read(each.value, constants) if isinstance(each, ast.Starred) else [_read(each, constants)]
+            for each in call.args
+        ]
+        given = inspect.signature(getattr(BaseTrial, method)).bind(None, *chain(*groups), **keywords).arguments
+    except TypeError:  # of unknown arguments, or of wrong ones, which the objective itself will tell
+        given = {"name": _read(_find_name(call), constants), "": ...}
+    return {name: value for name, value in given.items() if name != "self"}
+
+
+def _find_name(call: ast.Call) -> ast.expr | None:
+    """Return the name that a suggestion gives."""
+    named = [each.value for each in call.keywords if each.arg == "name"]
+    return next(iter([*named, *call.args]), None)
+
+
+def _find_pattern(name: ast.expr | None) -> str:
+    """Return an expression for the texts that a name like f"width{index}" or "width" + index can be."""
+    match name:
+        case ast.Constant(value=value):
+            return re.escape(str(value))
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_find_pattern, parts))
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _find_pattern(left) + _find_pattern(right)
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return ".+".join(map(re.escape, re.split(r"%\w", text)))
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return ".+".join(map(re.escape, re.split(r"\{[^}]*\}", text)))
+    return ".+"
+
+
+def _write_example(pattern: str) -> str:
+    r"""Return a name that an expression matches.
+
+    >>> _write_example(r"units\-l.+"), _write_example(".+")
+    ('units-l0', 'NAME')
+    """
+    return "NAME" if pattern == ".+" else re.sub(r"\\(.)", r"\1", pattern.replace(".+", "0"))
 
 
 def _write_space(kind: str, given: Mapping[str, Any]) -> str:
@@ -148,6 +212,10 @@ def _build_distribution(
         return CategoricalDistribution(**given)
     if kind == "int":
         return IntDistribution(**given)
+    if kind == "discrete_uniform":
+        return FloatDistribution(given["low"], given["high"], step=given["q"])
+    if kind == "discrete_uniform":
+        return FloatDistribution(given["low"], given["high"], step=given["q"])
     return FloatDistribution(**given, **({"log": True} if kind == "loguniform" else {}))
 
 

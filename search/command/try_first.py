@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.space.search_space import Space
 from searchlight.trainables.command.call import OBJECTIVES
 from searchlight.trainables.command.collector import Seen
@@ -71,12 +72,14 @@ class Observation:
 def observe(settings: CommandSettings, space: Space, seconds: float) -> Observation:
     """Run a command for at most some seconds, in a folder that is deleted, with its own defaults.
 
-    Fixed parameters have their values. A searched one that the command names has the middle of its range.
+    Fixed parameters have their values. A searched one that the command names, or a function takes, has the middle of
+    its range.
     """
     values = space.fixed_values() | {
         parameter.name: choose_middle(parameter.distribution)
         for parameter in space.parameters
-        if {parameter.name, parameter.name.replace("_", "-")} & {*find_placeholders(settings.words)}
+        if name_called_function(settings.words)
+        or {parameter.name, parameter.name.replace("_", "-")} & {*find_placeholders(settings.words)}
     }
     with tempfile.TemporaryDirectory(prefix="searchlight-") as root:
         environment = {**os.environ, OBJECTIVES: json.dumps(settings.objectives)}  # what a returned number is

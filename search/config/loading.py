@@ -64,7 +64,7 @@ def resolve_config(config: SearchConfig) -> SearchConfig:
         UsageError: Options contradict each other. The message has a line for each contradiction.
     """
     if not config.command and isinstance(config.task, str):  # e.g. train.py:main, which takes no config
-        command = find_script_command(config.task, Path.cwd(), {*config.search, *config.set})
+        command = find_script_command(config.task, Path.cwd(), {*config.search, *config.set, *config.sizes})
         if command:
             searched = add_suggestions(command, Path.cwd(), config.search, config.set)
             update = {"command": command, "task": name_program(command), "search": searched}

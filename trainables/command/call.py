@@ -33,23 +33,26 @@ def load_module(text: str) -> ModuleType:
 
 
 def call_function(function: Callable[..., Any]) -> None:
-    """Call a function with the parameters that it takes, and report what it returns."""
+    """Call a function with the parameters that it takes, and report what it returns.
+
+    One that takes any gets no seed, which may be none of its own.
+    """
     accepted = inspect.signature(function).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
-    result = function(**{name: value for name, value in params().items() if takes_all or name in accepted})
-    report_result(function, result)
+    given = {name: value for name, value in params().items() if name in accepted or (takes_all and name != "seed")}
+    report_result(function, function(**given))
 
 
 def report_result(function: Callable[..., Any], result: Any) -> None:
-    """Report what a function returned: a number, a dict of numbers, or a number for each objective.
+    """Report what a function returned: a number, a number for each objective, or a dict of numbers.
 
     A metric that the function has reported itself keeps these values.
     """
     if result is not None:
         metrics = name_metrics(result)
         if not any(to_number(value) is not None for value in metrics.values()):
-            text = f"{function.__name__} must return a number, numbers or a dict of numbers, but returned {result!r}"
-            complain(f"{text[:200]}. It is left out.")
+            rule = f"{function.__name__} must return a number, a number for each objective or a dict of numbers"
+            complain(f"{rule}, but returned {result!r:.100}. It is left out.")
         send_metrics(f"what {function.__name__} returned", None, metrics, is_asked=True)
 
 
@@ -67,6 +70,6 @@ def name_metrics(result: Any) -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    _, file, name = sys.argv
-    del sys.argv[2:], sys.argv[0]  # as a script has it
+    file, name = sys.argv[1:3]
+    del sys.argv[2], sys.argv[0]  # as a script has it
     call_function(getattr(load_module(file), name))

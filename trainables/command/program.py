@@ -23,6 +23,7 @@ from searchlight.trainables.command.trial_folder import TrialFolder
 from searchlight.trainables.ports import find_free_ports
 
 POLL_S = 0.5  # how often a program without reports looks for the end of its trial
+COMPLAINT = "searchlight: "  # begins a line of the hook
 ASK = signal.SIGURG  # lets the hook say what a program has imported; programs without it ignore the signal
 MOST_NAMED = 12  # metrics in a message
 
@@ -195,6 +196,9 @@ class Program:
         if unread := [text for text in self._settings.metrics if text.partition("=")[0] in missing]:
             output = self._folder.output.read_text(encoding="utf-8", errors="replace")
             return "; ".join(filter(None, [given, *(explain_unread(text, output) for text in unread)]))
+        said = [line for line in self.tail.splitlines() if line.startswith(COMPLAINT)]
+        if said:  # e.g. that a function returned no number
+            return f"{given or 'it gave no metric'}; {said[-1].removeprefix(COMPLAINT).rstrip('.')}"
         return f"{given or 'it gave no metric'}. With --try-first, the same command proposes what to judge it by"
 
     def _wait(self) -> None:

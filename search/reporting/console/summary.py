@@ -32,8 +32,8 @@ from searchlight.search.analysis.confirmed_best import (
 )
 from searchlight.search.analysis.infeasibility import describe_nearest, list_split_trials
 from searchlight.search.analysis.ranking import trial_rows
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.command.options import list_words
-from searchlight.search.command.script import name_called_function
 from searchlight.search.config import SearchConfig
 from searchlight.search.formatting import (
     format_command,
@@ -48,6 +48,7 @@ from searchlight.search.option import translate_retired_keys
 from searchlight.search.reporting.console.tables import build_details, build_table, list_omitted_columns, print_line
 from searchlight.search.schedulers.confirmation import FEWEST_RUNS
 from searchlight.search.schedulers.registry import SCHEDULERS
+from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.study.record import SearchRecord
 from searchlight.search.study.trial import ConfirmingRun, get_best_epoch, get_best_value, get_outcome
 from searchlight.search.tracking.run_content import AMONG_TRAININGS
@@ -264,10 +265,14 @@ def retrain_command(record: SearchRecord, best: FrozenTrial | None) -> str:
     relative = os.path.relpath(path) if path else ""
     task = f"{path if relative.startswith('..') else relative}:{label}" if path else config["task"]
     whole, params = (flatten(best.user_attrs["config"]), best.params) if best else ({}, {})
-    values = {**config["set"], **{name: whole.get(name, value) for name, value in params.items()}}
+    searched = {name: whole.get(name, value) for name, value in params.items()}
+    command = config.get("command") or ()
+    if command:  # a text that looks like a number needs quotes
+        read = parse_fixed_values(searched)
+        searched = {name: value if value == read[name] else repr(value) for name, value in searched.items()}
+    values = {**config["set"], **searched}
     if best and (added := record.count_added_epochs(best.number)):
         values["epochs"] = whole["epochs"] + added
-    command = config.get("command") or ()
     function = name_called_function(command)
     words = [*shlex.split(format_command("run")), *([] if command and not function else [function or task]), "--once"]
     for metric in config["objective"]:

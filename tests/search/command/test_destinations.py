@@ -325,6 +325,28 @@ def test_called_function_takes_parameters_as_arguments(folder):
         resolve_parameters(CommandOptions(command=command), [*given, Parameter("depth", "--search", [1])], folder)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"flags": "--{name}={value}"},
+            "--flags must be left out, because called.py:main takes the parameters itself.",
+        ),
+        (
+            {"seed_flag": "random_state"},
+            "--seed-flag random_state must be left out, because called.py:main takes the seed as an argument of the "
+            "name seed. Rename it.",
+        ),
+    ],
+)
+def test_option_that_fits_no_function_is_refused(folder, options, problem):
+    (folder / "called.py").write_text("def main(lr, random_state=0): ...")
+    command = find_script_command("called.py:main", folder, {"lr"})
+    with pytest.raises(UsageError) as error:
+        resolve_parameters(CommandOptions(command=command, **options), [Parameter("lr", "--search", [1, 2])], folder)
+    assert str(error.value) == problem
+
+
 def test_name_that_a_script_does_not_ask_for_is_refused(folder):
     with pytest.raises(UsageError) as error:
         resolve_asking(folder, f"width = 1\n{PARAMS}", ["opt.esp", "width", "lr"], seed_flag="manual_seed")

@@ -1,4 +1,5 @@
 import json
+import math
 import sys
 
 import pytest
@@ -25,6 +26,13 @@ def stopping(trial):
 
 def failing(trial):
     return 1 / trial.suggest_int("depth", 1, 8)
+
+def pruning(trial):
+    raise optuna.TrialPruned
+
+def returning(trial):
+    trial.report(0.5, 0)
+    return 0.25
 """
 
 
@@ -60,4 +68,17 @@ def test_objective_reports_and_is_pruned(call):
 def test_objective_that_suggests_an_unknown_name_fails(call):
     outcome = call("failing")
     assert outcome.code == 1
-    assert "The value of the parameter 'depth' is not found" in outcome.output
+    problem = "the search must have the parameter depth, which the objective suggests, but has none."
+    assert outcome.output.endswith(f"ValueError: {problem} Begin a new search with --search depth=...\n")
+
+
+def test_objective_that_prunes_itself_before_its_first_report_has_diverged(call):
+    outcome = call("pruning")
+    assert outcome.code == 0
+    [(_, _, metrics)] = outcome.heard
+    assert math.isnan(metrics["loss"])
+
+
+def test_objective_that_returns_another_value_than_it_has_reported_is_told(call):
+    told = "searchlight: returning returned 0.25, but it reported 0.5 at last, which the search judges.\n"
+    assert call("returning").output == told

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.command.options import name_program
-from searchlight.search.command.script import find_script_command, name_called_function
+from searchlight.search.command.script import find_script_command
 from searchlight.search.config import load_config
 from searchlight.search.errors import UsageError
 
@@ -87,6 +88,11 @@ def test_function_of_a_config_is_no_program(kind, tmp_path):
         (f"def main(lr): ...\n{GUARD}study.optimize(main)", {"lr"}),
         ("def main(lr): ...\nMODELS = {'small': main}", {"lr"}),
         (f"from transformers import AutoModel\ndef main(lr): ...\n{GUARD}main(1)", {"lr"}),
+        (f"from absl import logging\ndef main(lr, width=8): ...\n{GUARD}main(1)", {"lr"}),
+        ("@no_grad()\ndef main(lr, width=8): ...", {"lr"}),
+        ("def main(optimizer, lr=0.1):\n    return optimizer.lower(), optimizer[0]", {"optimizer"}),
+        ("def main(lr, width=8): ...\nsmall = partial(main, width=2)", {"lr"}),
+        ("def load():\n    main, test = 1, 2\n    print(main)\ndef main(lr): ...\nDATA = load()", {"lr"}),
     ],
 )
 def test_function_of_the_parameters_is_called(path, code, parameters, tmp_path):
@@ -113,6 +119,30 @@ def test_objective_of_optuna_gets_a_trial(code, tmp_path):
     assert (name_program(command), name_called_function(command)) == ("train.py", "train.py:main")
 
 
+def test_objective_of_more_than_a_trial_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("def main(trial, data, seed):\n    trial.suggest_int('lr', 1, 8)")
+    with pytest.raises(UsageError) as error:
+        find_script_command("train.py:main", tmp_path, {"data"})
+    problem = "train.py:main must get a value for its argument data, but gets none."
+    assert str(error.value) == f"{problem} Give it a default, or name a function of the trial alone."
+
+
+@pytest.mark.parametrize("name", ["main", "objective"])
+def test_file_of_a_package_is_called_as_its_module(name, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    for file in ("__init__.py", "__main__.py", "net.py"):
+        (package / file).write_text("size = 8")
+    code = "from .net import size\ndef main(lr): ...\ndef objective(trial):\n    trial.suggest_int('lr', 1, size)"
+    (package / "train.py").write_text(code)
+    assert find_script_command(f"package/train.py:{name}", tmp_path, {"lr"})[-2:] == ("package.train", name)
+
+
+def test_program_that_is_called_without_arguments_is_run(tmp_path):
+    (tmp_path / "train.py").write_text(f"LR = 0.1\ndef main(**overrides): ...\n{GUARD}main()")
+    assert find_script_command("train.py:main", tmp_path, {"lr"}) == (sys.executable, "train.py")
+
+
 def test_objective_that_its_file_optimizes_at_each_import_is_refused(tmp_path):
     code = "import optuna\ndef main(trial): ...\nstudy = optuna.create_study()\nstudy.optimize(main, n_trials=9)"
     (tmp_path / "train.py").write_text(code)
@@ -137,6 +167,7 @@ def test_function_of_the_parameters_that_lacks_some_is_refused(tmp_path, monkeyp
     [
         ("print(main(0.1))", "line 3 calls it: print(main(0.1))"),
         ("best = minimize(fn=main, times=3)", "line 3 calls it: best = minimize(fn=main, times=3)"),
+        ("best: float = main(0.1)", "line 3 calls it: best: float = main(0.1)"),
         ("def run():\n    study.optimize(main)\nrun()", "line 5 calls it: run()"),
     ],
 )
@@ -155,7 +186,9 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
         "def main(cfg, lr=0.1): build(cfg)",
         "def main(lr, /): ...",
         "def main(trial): ...",
-        "@unpack\ndef main(lr, width=8): ...",
+        "import ray\n@unpack\ndef main(lr, width=8): ...",
+        "import ray\ndef main(hyper=None, epochs=10, lr=1): ...",
+        "def main(hyper=None, epochs=10): ...",
         "def main(lr, width=8): ...\nmain = unpack(main)",
         "def main(lr):\n    return lr['lr'] + lr['width']",
         "def main(lr):\n    return lr.get('width')",
@@ -164,7 +197,7 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
 )
 def test_function_of_a_config_may_name_it_like_a_parameter(code, tmp_path):
     (tmp_path / "train.py").write_text(code)
-    assert find_script_command("train.py:main", tmp_path, {"config", "lr"}) is None
+    assert find_script_command("train.py:main", tmp_path, {"config", "lr", "epochs"}) is None
 
 
 @pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main", "json:main", "sys:main"])

@@ -23,6 +23,7 @@ def read(*calls):
         ("suggest_float(name='x', low=-1, high=1.5, step=0.5)", "-1.0..1.5:step=0.5"),
         ("suggest_float('x', 0, 0.5, step=0.2)", "0.0..0.4:step=0.2"),
         ("suggest_uniform('x', 0, 1)", "0.0..1.0"),
+        ("suggest_discrete_uniform('x', 0, 1, 0.25)", "0.0..1.0:step=0.25"),
         ("suggest_loguniform('x', 1e-5, 1)", "1e-05..1.0:log"),
         ("suggest_int('x', 4, 128)", "4..128"),
         ("suggest_int('x', 4, 128, log=True)", "4..128:log"),
@@ -45,6 +46,10 @@ def test_literals_are_a_search_space(call, space):
         ["suggest_categorical('x', ['a,b', 'c'])"],
         ["suggest_categorical('x', ['only'])"],
         ["suggest_int('x', 8, 1)"],
+        ["suggest_int('x', *bounds)"],
+        ["suggest_int('x', 1, **further)"],
+        ["suggest_int('x', 1, 8, 2)"],
+        ["suggest_float('x', 1, 8, **{'log': is_log})"],
         ["suggest_int('x', 1, 8)", "suggest_int('x', 1, 9)"],
     ],
 )
@@ -52,14 +57,60 @@ def test_space_that_only_the_running_code_knows_has_no_text(calls):
     assert read(*calls).spaces == {"x": ""}
 
 
+CONSTANTS = """
+LOW, HIGH = 1, 8
+SPACE = {"x": (2, 4), "y": {"low": 1, "high": 3}, "z": ["a", "b"]}
+TWICE = 1
+TWICE = 2
+SHADOWED = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "space"),
+    [
+        ("suggest_int('x', LOW, HIGH)", "1..8"),
+        ("suggest_int('x', *SPACE['x'])", "2..4"),
+        ("suggest_int('x', SPACE['x'][0], 9)", "2..9"),
+        ("suggest_int('x', **SPACE['y'])", "1..3"),
+        ("suggest_categorical('x', SPACE['z'])", "a,b"),
+        ("suggest_float('x', 1e-4, 1, **{'log': True})", "0.0001..1.0:log"),
+        ("suggest_int('x', *SPACE['w'])", ""),
+        ("suggest_int('x', 0, TWICE)", ""),
+        ("suggest_int('x', 0, SHADOWED)", ""),
+    ],
+)
+def test_constants_of_the_file_are_read(call, space):
+    code = f"{CONSTANTS}def other(SHADOWED): ...\ndef objective(trial):\n    trial.{call}\n"
+    assert read_suggestions(ast.parse(code).body).spaces == {"x": space}
+
+
+def test_only_what_the_objective_reaches_is_suggested(tmp_path):
+    other = "def other(trial):\n    return trial.suggest_float('lr', 0.5, 1), trial.suggest_int('C', 1, 3)\n"
+    (tmp_path / "nets.py").write_text(
+        f"class Net:\n    def build(self, t):\n        t.suggest_int('width', 1, 8)\n{other}"
+    )
+    code = "import nets\ndef objective(trial):\n    nets.Net().build(trial)\n    trial.suggest_float('lr', 0, 1)\n"
+    (tmp_path / "train.py").write_text(f"{code}{other}")
+    assert add_suggestions(COMMAND, tmp_path, {}, []) == {"lr": "0.0..1.0", "width": "1..8"}
+
+
 def test_other_calls_suggest_nothing():
-    found = read("suggest_int('x')", "suggest_names('x', 1, 2)", "report(1, 2)")
+    found = read("_suggest_int('x', 1, 2)", "suggest_names('x', 1, 2)", "report(1, 2)")
     assert not found.spaces
     assert not found.patterns
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"), [("f'n.{i}_{j}'", r"n\..+_.+"), ("name", ".+"), ("f'width{i}'", "width.+")]
+    ("name", "pattern"),
+    [
+        ("f'n.{i}_{j}'", r"n\..+_.+"),
+        ("name", ".+"),
+        ("f'width{i}'", "width.+"),
+        ("'width' + str(i)", "width.+"),
+        ("'width%d_l' % i", "width.+_l"),
+        ("'width{}_{:d}'.format(i, j)", "width.+_.+"),
+    ],
 )
 def test_name_that_code_decides_is_a_pattern(name, pattern):
     assert read(f"suggest_int({name}, 1, 8)").patterns == {pattern: "1..8"}
@@ -88,10 +139,10 @@ def test_spaces_and_names_that_only_the_running_code_knows_are_asked_for(tmp_pat
     with pytest.raises(UsageError) as error:
         load_config({"task": "train.py:objective", "objective": "loss"})
     assert error.value.problems == (
-        "train.py:objective suggests width in a way that only its running code knows: "
+        "train.py:objective suggests width by more than literals and constants: "
         "trial.suggest_int('width', 1, MOST). Give --search width=... or --set width=...",
         "train.py:objective suggests names that only its running code knows: "
-        "trial.suggest_int(f'size_{i}', 4, 64). Give each of them, e.g. --search size_0=4..64",
+        "trial.suggest_int(f'size_{i}', 4, 64). Give each that a trial can ask for, e.g. --search size_0=4..64",
     )
     config = load_config(
         {"task": "train.py:objective", "objective": "loss", "search": {"size_0": "4..8"}, "set": {"width": "8"}}

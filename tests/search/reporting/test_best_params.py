@@ -1,6 +1,7 @@
 import ast
 import shlex
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import searchlight
 from searchlight.search.reporting.best_params import FORMATS, format_command_args, write_best_params
 from searchlight.search.reporting.console.summary import retrain_command
+from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.steering.command import Answer, Command, LogEntry
 from searchlight.trainables.command.settings import Flag
 from tests.search.stored_studies import Search
@@ -107,6 +109,17 @@ def test_best_config_has_the_epochs_that_a_command_has_added(search, tmp_path):
     assert yaml.safe_load(best(tmp_path).stdout) == {"lr": 0.5, "inner.depth": 2, "epochs": 5}
     record = search.study.get_record()
     assert "--set epochs=5" in retrain_command(record, search.study.get_trial(number))
+
+
+def test_command_that_trains_again_keeps_texts_that_look_like_numbers(search):
+    record = search.study.get_record()
+    record.about["config"] |= {"command": ["python", "train.py"], "set": {"fixed": "'7'"}}
+    best = search.study.get_trial(1)
+    best.params.update(a="32", b="true", c="adam", d=32, e=None)
+    words = shlex.split(retrain_command(record, best))
+    given = parse_fixed_values(dict(text.split("=", 1) for before, text in pairwise(words) if before == "--set"))
+    del given["lr"]
+    assert given == {"fixed": "7", "a": "32", "b": "true", "c": "adam", "d": 32, "e": None}
 
 
 def test_search_without_a_result_has_no_best_config(tmp_path):

@@ -19,6 +19,7 @@ def evaluate(lr, width=8, *, seed):
     return lr
 
 def evaluate_all(**config):
+    print(sorted(config))
     return {"names": sorted(config), "loss": config["lr"], "epoch": 3}
 
 def evaluate_epochs(lr):
@@ -53,7 +54,8 @@ def test_function_gets_the_parameters_that_it_takes(call, path, module):
 
 
 def test_function_may_take_all_parameters_and_return_several_metrics(call):
-    outcome = call("evaluate_all", lr=0.5, seed=7)
+    outcome = call("evaluate_all", lr=0.5, width=3, seed=7)
+    assert outcome.output == "['lr', 'width']\n"
     assert outcome.heard == [("what evaluate_all returned", None, {"loss": 0.5, "epoch": 3})]
 
 
@@ -83,5 +85,6 @@ def test_returned_numbers_are_the_objectives(call, objectives, result, metrics):
 @pytest.mark.parametrize("result", ["high", [1, 2], {"loss": "high"}])
 def test_other_results_are_told(call, result):
     outcome = call("give", result=result)
-    told = f"searchlight: give must return a number, numbers or a dict of numbers, but returned {result!r}."
-    assert (outcome.code, outcome.output, outcome.heard) == (0, f"{told} It is left out.\n", [])
+    rule = "searchlight: give must return a number, a number for each objective or a dict of numbers"
+    told = f"{rule}, but returned {result!r}. It is left out.\n"
+    assert (outcome.code, outcome.output, outcome.heard) == (0, told, [])

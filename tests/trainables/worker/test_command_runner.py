@@ -132,6 +132,8 @@ def test_failure_says_what_happened(project, code, reason):
     [
         ("print('accuracy 1')", (),
          "it gave no metric. With --try-first, the same command proposes what to judge it by"),
+        ("import searchlight; searchlight.report(loss='low')", (),
+         "it gave no metric; loss of searchlight.report must be a number, but got str. It is left out"),
         ("print('acc 1'); print('acc 2')", ("acc=acc (.+)",),
          "it gave acc (2 times, output). With --try-first, the same command proposes what to judge it by"),
         ("print('acc 1'); print('test Loss: 2')", ("acc=acc (.+)", "loss=loss: (.+)"),

@@ -1,0 +1,165 @@
+"""Reads from the code of a function how it is called: with a config, with the parameters, or with a trial of Optuna."""
+
+import ast
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+
+from searchlight.search.command.flags import EPOCHS
+from searchlight.search.command.options import CALLS
+from searchlight.search.command.targets import SEED
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+CONFIGS = {"args", "cfg", "conf", "config", "hparams", "params"}  # what functions of a config call it
+DICT_METHODS = {"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}
+WRAPPERS = {"cache", "compile", "jit", "lru_cache", "partial", "wraps"}  # take a function and do not call it
+NEAR = 0.75  # similarity of a misspelt name
+
+
+def find_function(body: Sequence[ast.stmt], name: str) -> ast.FunctionDef | None:
+    """Return the last function of a name, or None."""
+    return next((node for node in reversed(body) if isinstance(node, ast.FunctionDef) and node.name == name), None)
+
+
+def find_called_function(words: Sequence[str], trees: Sequence[ast.Module]) -> ast.FunctionDef | None:
+    """Return the function that a command calls with the parameters, or None if it is another command.
+
+    Args:
+        trees: Those of the code that the command runs, its own file first.
+    """
+    return find_function(trees[0].body, words[-1]) if trees and name_called_function(words) else None
+
+
+def name_called_function(words: Sequence[str]) -> str:
+    """Return what a function that a command calls with the parameters is called, or "" for another command.
+
+    >>> name_called_function(("python", "-m", CALLS[0], "train.py", "evaluate"))
+    'train.py:evaluate'
+    """
+    return ":".join(words[-2:]) if any(word in CALLS for word in words) else ""
+
+
+def find_reached_code(trees: Sequence[ast.Module], name: str) -> list[ast.stmt]:
+    """Return the functions and classes that a function may use, itself included, and the other statements of files.
+
+    A name stands for all functions and classes that have it.
+    """
+    statements = [node for tree in trees for node in tree.body]
+    definitions = [node for node in statements if isinstance(node, DEFINITIONS)]
+    names, reached = {name}, list[ast.stmt]()
+    while new := [node for node in definitions if node.name in names and node not in reached]:
+        reached += new
+        nodes = [node for statement in new for node in ast.walk(statement)]
+        names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return [*reached, *(node for node in statements if node not in definitions)]
+
+
+def list_arguments(function: ast.FunctionDef) -> list[tuple[str, ast.expr | None]]:
+    """Return the arguments of a function that have a name, with their defaults."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(named) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    return [(each.arg, default) for each, default in zip([*named, *given.kwonlyargs], defaults, strict=True)]
+
+
+def takes_parameters(function: ast.FunctionDef, body: Sequence[ast.stmt], parameters: Collection[str]) -> bool:
+    """Return whether a function takes the parameters themselves: it has their names, and takes no dict.
+
+    A misspelt name counts, since then the user is told the right one.
+
+    Args:
+        body: The file of the function.
+    """
+    given = function.args
+    others = [node for node in body if isinstance(node, ast.Assign)]
+    is_replaced = any(is_name(target, function.name) for node in others for target in node.targets)
+    has_ray = "ray" in list_imports(body)
+    if is_replaced or given.posonlyargs or given.vararg or (function.decorator_list and has_ray):
+        return False  # what replaces or decorates it may turn a config into arguments
+    own = [name for name, _ in list_arguments(function)]
+    named = [name for name in parameters if name != EPOCHS and difflib.get_close_matches(name, own, n=1, cutoff=NEAR)]
+    if not given.args:
+        return bool(given.kwarg or named)
+    first = given.args[0].arg
+    if first in named:
+        return first not in CONFIGS and not _is_dict(function, first)
+    return bool(named) and not has_ray and first not in CONFIGS and not _is_dict(function, first)
+
+
+def is_objective(function: ast.FunctionDef, body: Sequence[ast.stmt]) -> bool:
+    """Return whether a function takes a trial of Optuna, and is not decorated.
+
+    Args:
+        body: The file of the function.
+    """
+    names = [name for name, _ in list_arguments(function)]
+    if function.decorator_list or not names:
+        return False
+    uses = (node for statement in function.body for node in ast.walk(statement) if isinstance(node, ast.Attribute))
+    suggests = any(node.attr.startswith("suggest_") and is_name(node.value, names[0]) for node in uses)
+    # It may give the trial to other functions.
+    return suggests or (names[0] == "trial" and "optuna" in list_imports(body) and not _is_dict(function, "trial"))
+
+
+def find_missing(task: str, function: ast.FunctionDef, given: Collection[str], remedy: str) -> Iterator[str]:
+    """Yield a line for each argument without a default that gets no value. The search gives the seed."""
+    for name, default in list_arguments(function):
+        if default is None and name not in (*given, SEED):
+            yield f"{task} must get a value for its argument {name}, but gets none. {remedy}"
+
+
+def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield a line for each statement of a file that calls a function of it when the file is imported."""
+    reaching = {function.name}  # functions that call it, perhaps by another one
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    while new := {each.name for each in functions if _calls_any(each, reaching)} - reaching:
+        reaching |= new
+    for statement in body:
+        is_run = isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.For | ast.With)
+        if is_run and _calls_any(statement, reaching):
+            rule = f"{task} must be called only below if __name__ == '__main__':, because each trial imports its file"
+            yield f"{rule}, but line {statement.lineno} calls it: {ast.unparse(statement):.100}"
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    """Return whether an expression is the variable of a name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def list_imports(body: Sequence[ast.stmt]) -> set[str]:
+    """Return the packages that the statements import, those inside functions included."""
+    found = set()
+    for node in (node for statement in body for node in ast.walk(statement)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found |= {name.partition(".")[0] for name in names}
+    return found
+
+
+def _is_dict(function: ast.FunctionDef, name: str) -> bool:
+    """Return whether a function takes an argument for a dict of parameters."""
+    for node in (node for statement in function.body for node in ast.walk(statement)):
+        match node:
+            case ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str())) if owner == name:
+                return True
+            case ast.Attribute(value=ast.Name(id=owner), attr=method) if owner == name and method in DICT_METHODS:
+                return True
+            case ast.keyword(arg=None, value=ast.Name(id=owner)) if owner == name:
+                return True
+    return False
+
+
+def _calls_any(statement: ast.stmt, names: Collection[str]) -> bool:
+    """Return whether a statement calls one of the functions, or gives one to a call, as an optimizer takes it."""
+    nodes = [*ast.walk(statement)]
+    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}  # variables of the same name
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    parts = [call.func for call in calls]
+    parts += [
+        part
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) not in WRAPPERS
+        for part in (*call.args, *(each.value for each in call.keywords))
+    ]
+    return any(isinstance(part, ast.Name) and part.id in {*names} - own for part in parts)
