@@ -39,8 +39,10 @@ def find_code(words: Sequence[str], folder: Path) -> dict[str, Path]:
 
 def read_trees(words: Sequence[str], folder: Path) -> list[ast.Module]:
     """Return the syntax trees of the files that `find_code` returns, without those that are no Python."""
-    trees = []
-    for path in find_code(words, folder).values():
+    files, trees = [*find_code(words, folder).values()], list[ast.Module]()
+    if not files and any(word in CALLS for word in words):  # a function outside of the folder
+        files = [Path(words[-2] if words[-2].endswith(".py") else find_module_file(words[-2], folder) or "")]
+    for path in files:
         with suppress(OSError, SyntaxError, ValueError):  # the program itself will say so
             trees.append(ast.parse(read_source(path)))
     return trees

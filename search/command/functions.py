@@ -11,7 +11,9 @@ from searchlight.search.command.targets import SEED
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 CONFIGS = {"args", "cfg", "conf", "config", "hparams", "params"}  # what functions of a config call it
 DICT_METHODS = {"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}
-WRAPPERS = {"cache", "compile", "jit", "lru_cache", "partial", "wraps"}  # take a function and do not call it
+DECORATING = {"contextlib", "functools", "jax", "torch"}  # libraries whose decorators keep the arguments
+# What calls the functions that it gets, as optimizers do.
+RUNNERS = {"fit", "fmin", "map", "maximize", "minimize", "optimize", "run", "search", "submit", "tune"}
 NEAR = 0.75  # similarity of a misspelt name
 
 
@@ -39,19 +41,24 @@ def name_called_function(words: Sequence[str]) -> str:
 
 
 def find_reached_code(trees: Sequence[ast.Module], name: str) -> list[ast.stmt]:
-    """Return the functions and classes that a function may use, itself included, and the other statements of files.
+    """Return the functions and classes that a function of the first file uses, itself included.
 
-    A name stands for all functions and classes that have it.
+    A name stands for the definition in its own file, or else for all of that name in other files.
     """
-    statements = [node for tree in trees for node in tree.body]
-    definitions = [node for node in statements if isinstance(node, DEFINITIONS)]
-    names, reached = {name}, list[ast.stmt]()
-    while new := [node for node in definitions if node.name in names and node not in reached]:
-        reached += new
-        nodes = [node for statement in new for node in ast.walk(statement)]
-        names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    return [*reached, *(node for node in statements if node not in definitions)]
+    files = [{node.name: node for node in tree.body if isinstance(node, DEFINITIONS)} for tree in trees]
+    pending = [(0, name)] if files and name in files[0] else []
+    reached: dict[tuple[int, str], ast.stmt] = {}
+    while pending:
+        file, used = pending.pop()
+        if (file, used) in reached:
+            continue
+        reached[file, used] = files[file][used]
+        for node in ast.walk(files[file][used]):
+            match node:
+                case ast.Name(id=other) | ast.Attribute(value=ast.Name(), attr=other):
+                    others = [place for place, found in enumerate(files) if other in found]
+                    pending += [(place, other) for place in ([file] if file in others else others)]
+    return [*reached.values()]
 
 
 def list_arguments(function: ast.FunctionDef) -> list[tuple[str, ast.expr | None]]:
@@ -73,17 +80,18 @@ def takes_parameters(function: ast.FunctionDef, body: Sequence[ast.stmt], parame
     given = function.args
     others = [node for node in body if isinstance(node, ast.Assign)]
     is_replaced = any(is_name(target, function.name) for node in others for target in node.targets)
-    has_ray = "ray" in list_imports(body)
-    if is_replaced or given.posonlyargs or given.vararg or (function.decorator_list and has_ray):
+    roots = {ast.unparse(each).partition(".")[0] for each in function.decorator_list}
+    if is_replaced or given.posonlyargs or given.vararg or roots - DECORATING:
         return False  # what replaces or decorates it may turn a config into arguments
     own = [name for name, _ in list_arguments(function)]
-    named = [name for name in parameters if name != EPOCHS and difflib.get_close_matches(name, own, n=1, cutoff=NEAR)]
+    named = [name for name in parameters if name not in (EPOCHS, SEED)]
     if not given.args:
-        return bool(given.kwarg or named)
+        return bool(given.kwarg or {*named} & {*own})
     first = given.args[0].arg
-    if first in named:
-        return first not in CONFIGS and not _is_dict(function, first)
-    return bool(named) and not has_ray and first not in CONFIGS and not _is_dict(function, first)
+    if not named or first in CONFIGS or _is_dict(function, first):
+        return False
+    is_near = [bool(difflib.get_close_matches(name, own, n=1, cutoff=NEAR)) for name in named]
+    return first in named or ("ray" not in list_imports(body) and {*named} <= {*own}) or (len(own) > 1 and all(is_near))
 
 
 def is_objective(function: ast.FunctionDef, body: Sequence[ast.stmt]) -> bool:
@@ -115,7 +123,7 @@ def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -
     while new := {each.name for each in functions if _calls_any(each, reaching)} - reaching:
         reaching |= new
     for statement in body:
-        is_run = isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.For | ast.With)
+        is_run = isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.For | ast.While | ast.With | ast.Try)
         if is_run and _calls_any(statement, reaching):
             rule = f"{task} must be called only below if __name__ == '__main__':, because each trial imports its file"
             yield f"{rule}, but line {statement.lineno} calls it: {ast.unparse(statement):.100}"
@@ -159,7 +167,7 @@ def _calls_any(statement: ast.stmt, names: Collection[str]) -> bool:
     parts += [
         part
         for call in calls
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) not in WRAPPERS
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) in RUNNERS
         for part in (*call.args, *(each.value for each in call.keywords))
     ]
     return any(isinstance(part, ast.Name) and part.id in {*names} - own for part in parts)

@@ -10,13 +10,12 @@ from searchlight.search.command.code import read_trees
 from searchlight.search.command.flags import EPOCHS, Parameter, suggest_name
 from searchlight.search.command.functions import (
     find_called_function,
-    find_reached_code,
     list_arguments,
     name_called_function,
 )
 from searchlight.search.command.options import CALL_OBJECTIVE
 from searchlight.search.command.script import ALSO_PARSERS, PARSERS
-from searchlight.search.command.suggestions import read_suggestions
+from searchlight.search.command.suggestions import Suggestions, read_suggestions
 
 # What reads a command line: modules, and names of those that do other things as well.
 READERS = PARSERS | (ALSO_PARSERS - {"transformers"}) | {"docopt", "getopt", "optparse"}
@@ -45,7 +44,9 @@ class ParamsCode:
 
     def takes(self, parameter: Parameter) -> bool:
         """Return whether a parameter may reach the program without an option. The one of --seed-flag must be `seed`."""
-        if parameter.source == "--seed-flag" and parameter.name != "seed":
+        if parameter.source == "--seed-flag" and (
+            parameter.name != "seed" or (self.function and "seed" not in self.defaults)
+        ):
             return False
         if any(re.fullmatch(pattern, parameter.name) for pattern in self.patterns):
             return True
@@ -86,7 +87,7 @@ def read_params_code(words: Sequence[str], folder: Path) -> ParamsCode | None:
     if function:  # the trial of an objective is no parameter
         arguments = list_arguments(function)[1 if CALL_OBJECTIVE in words else 0 :]
         uses += [(name, _read_optional(default)) for name, default in arguments]
-    suggestions = read_suggestions(find_reached_code(trees, words[-1]) if CALL_OBJECTIVE in words else ())
+    suggestions = read_suggestions(trees, words[-1]) if CALL_OBJECTIVE in words else Suggestions()
     uses += [(name, None) for name in suggestions.spaces]
     patterns = [*suggestions.patterns, *([".+"] if function and function.args.kwarg else [])]
     if not uses:

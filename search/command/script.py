@@ -1,8 +1,9 @@
 """Finds the command for a function that takes no config: it reads the command line, or takes the parameters."""
 
 import ast
+import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from searchlight.trainables.registry import find_tasks
 
 # Libraries that parse the command line. A file that imports Ray has functions of a config, which report by Ray Train.
 PARSERS = {"argparse", "click", "fire", "hydra", "jsonargparse", "simple_parsing", "typer", "tyro"}
+PARSING = re.compile(r"parse_args|HfArgumentParser|FLAGS\b|DEFINE_")  # begins names of what these libraries do then
 ALSO_PARSERS = {"absl", "transformers"}  # which most programs import for other things
 # The arguments are the file, the function, and those of the program.
 CALL = (
@@ -97,13 +99,22 @@ def _is_program(function: ast.FunctionDef, body: Sequence[ast.stmt], parsers: Co
     imported = list_imports(body)
     if "ray" in imported:
         return False
+    names = {name for each in body for node in ast.walk(each) for name in _list_names(node)}
     decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
-    has_parser = not imported.isdisjoint(parsers)
+    has_parser = not imported.isdisjoint(parsers) or any(map(PARSING.match, names))
     if has_parser and any(isinstance(node, ast.Attribute) and node.attr in ("command", "main") for node in decorators):
         return True  # of click, typer and Hydra
+    if has_parser and _is_called(function, body):
+        return True  # e.g. main(tyro.cli(Args)), main(parser.parse_args())
     if list_arguments(function) or function.args.vararg:
-        return has_parser and _is_called(function, body)  # e.g. main(tyro.cli(Args)), main(parser.parse_args())
+        return False
     return not function.args.kwarg or _is_called(function, body, is_bare=True)
+
+
+def _list_names(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+            yield name
 
 
 def _is_called(function: ast.FunctionDef, body: Sequence[ast.stmt], is_bare: bool = False) -> bool:

@@ -5,7 +5,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from searchlight.search.space.space_parsing import parse_distribution
 from searchlight.trainables.command.template import format_value
 
 KINDS = ("float", "int", "categorical", "uniform", "loguniform", "discrete_uniform")
+READING = {"get", "items", "keys", "values"}  # methods that change nothing
 METHODS = [f"suggest_{kind}" for kind in KINDS]
 WORD = re.compile(r"[A-Za-z_](?:[\w+/-]|\.(?!\.))*")  # a choice that needs no quotes
 
@@ -42,18 +43,20 @@ class Suggestions:
     calls: dict[str, str] = field(default_factory=dict)
 
 
-def read_suggestions(code: Sequence[ast.AST]) -> Suggestions:
-    """Return what code suggests.
+def read_suggestions(trees: Sequence[ast.Module], objective: str) -> Suggestions:
+    """Return what an objective and the functions that it uses suggest.
 
     Args:
-        code: Functions and classes, and the other statements of their files, whose constants they may use.
+        trees: Those of its file and of others, whose constants they may use.
 
-    >>> code = "trial.suggest_float('lr', 1e-5, HIGH, log=True); trial.suggest_int(f'width{i}', 8, 64); HIGH = 0.1"
-    >>> found = read_suggestions(ast.parse(code).body)
+    >>> calls = "trial.suggest_float('lr', 1e-5, 0.1, log=True), trial.suggest_int(f'width{i}', 8, 64)"
+    >>> code = f"def objective(trial): {calls}"
+    >>> found = read_suggestions([ast.parse(code)], "objective")
     >>> found.spaces, found.patterns
     ({'lr': '1e-05..0.1:log'}, {'width.+': '8..64'})
     """
-    found, constants = Suggestions(), _find_constants(code)
+    found, constants = Suggestions(), _find_constants(trees)
+    code = find_reached_code(trees, objective)
     for node in (node for part in code for node in ast.walk(part)):
         match node:
             case ast.Call(func=ast.Attribute(attr=method)) if method in METHODS:
@@ -81,7 +84,7 @@ def add_suggestions(
     """
     if CALL_OBJECTIVE not in words:
         return {**searched}
-    found = read_suggestions(find_reached_code(read_trees(words, folder), words[-1]))
+    found = read_suggestions(read_trees(words, folder), words[-1])
     given, objective = {*searched, *fixed}, name_called_function(words)
     problems = [
         f"{objective} suggests {name} by more than literals and constants: {found.calls[name]}. "
@@ -100,20 +103,45 @@ def add_suggestions(
     return {**{name: space for name, space in found.spaces.items() if name not in given}, **searched}
 
 
-def _find_constants(code: Sequence[ast.AST]) -> dict[str, Any]:
-    """Return the variables of files that have one value, which is a literal, by name."""
+def _find_constants(trees: Sequence[ast.Module]) -> dict[str, Any]:
+    """Return the variables of files that have one value, which is a literal, by name.
+
+    A name that is bound twice in any file is left out, and so is one that may be changed in its place.
+    """
     values: dict[str, Any] = {}
-    for statement in code:
+    for statement in (statement for tree in trees for statement in tree.body):
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
                 values[name] = _read(value, {})
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=parts)):
                 named = zip(targets, parts, strict=False)
                 values |= {each.id: _read(part, {}) for each, part in named if isinstance(each, ast.Name)}
-    nodes = [node for part in code for node in ast.walk(part)]
-    set_again = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-    set_again.update(node.arg for node in nodes if isinstance(node, ast.arg))
-    return {name: value for name, value in values.items() if value is not ... and set_again[name] == 1}
+    bound = Counter(name for tree in trees for node in ast.walk(tree) for name in _list_bound(node))
+    return {name: value for name, value in values.items() if value is not ... and bound[name] == 1}
+
+
+def _list_bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names to which a node gives a value, or whose value it may change."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias(name=name, asname=other):
+            yield other or name.partition(".")[0]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.MatchMapping(rest=str(name)):
+            yield name
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            yield from names
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+            yield name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method not in READING:
+            yield name
 
 
 def _read(node: ast.expr | None, constants: Mapping[str, Any]) -> Any:
@@ -212,8 +240,6 @@ def _build_distribution(
         return CategoricalDistribution(**given)
     if kind == "int":
         return IntDistribution(**given)
-    if kind == "discrete_uniform":
-        return FloatDistribution(given["low"], given["high"], step=given["q"])
     if kind == "discrete_uniform":
         return FloatDistribution(given["low"], given["high"], step=given["q"])
     return FloatDistribution(**given, **({"log": True} if kind == "loguniform" else {}))

@@ -19,11 +19,20 @@ UNNAMED = "returned"  # the metric that a function returns, if the search judges
 
 
 def load_module(text: str) -> ModuleType:
-    """Import a file or a module of the user. As in a script, the modules of a file are those beside it."""
+    """Import a file or a module of the user. As in a script, the modules of a file are those beside it.
+
+    A file beside an __init__.py is imported as a module of its package.
+    """
     if not text.endswith(".py"):
         return importlib.import_module(text)
     path = Path(text).absolute()
     sys.path[0] = str(path.resolve().parent)
+    root, name = path.parent, path.stem
+    while (root / "__init__.py").is_file():
+        root, name = root.parent, f"{root.name}.{name}"
+    if "." in name:
+        sys.path.insert(0, str(root))
+        return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -136,6 +136,13 @@ def test_arguments_of_a_called_function_are_keys(read, path):
     assert found.explain_unknown(Parameter("wdith", "--search", [1])) == problem
 
 
+def test_function_outside_of_the_folder_is_read(read, tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "elsewhere.py").write_text("def main(lr=0.1): ...")
+    monkeypatch.syspath_prepend(folder)
+    assert read("", "-m", CALL_FUNCTION, "elsewhere", "main").defaults == {"lr": "0.1"}
+
+
 def test_suggestions_of_an_objective_are_keys(read, tmp_path):
     (tmp_path / "nets.py").write_text("def build(trial):\n    trial.suggest_int(f'width_{i}', 1, 8)\n")
     code = "import nets\ndef main(trial, seed=0):\n    trial.suggest_float('lr', 0.0, 1.0)\n    nets.build(trial)\n"

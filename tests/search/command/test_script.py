@@ -89,7 +89,7 @@ def test_function_of_a_config_is_no_program(kind, tmp_path):
         ("def main(lr): ...\nMODELS = {'small': main}", {"lr"}),
         (f"from transformers import AutoModel\ndef main(lr): ...\n{GUARD}main(1)", {"lr"}),
         (f"from absl import logging\ndef main(lr, width=8): ...\n{GUARD}main(1)", {"lr"}),
-        ("@no_grad()\ndef main(lr, width=8): ...", {"lr"}),
+        ("@torch.no_grad()\ndef main(lr, width=8): ...", {"lr"}),
         ("def main(optimizer, lr=0.1):\n    return optimizer.lower(), optimizer[0]", {"optimizer"}),
         ("def main(lr, width=8): ...\nsmall = partial(main, width=2)", {"lr"}),
         ("def load():\n    main, test = 1, 2\n    print(main)\ndef main(lr): ...\nDATA = load()", {"lr"}),
@@ -138,8 +138,21 @@ def test_file_of_a_package_is_called_as_its_module(name, tmp_path):
     assert find_script_command(f"package/train.py:{name}", tmp_path, {"lr"})[-2:] == ("package.train", name)
 
 
-def test_program_that_is_called_without_arguments_is_run(tmp_path):
-    (tmp_path / "train.py").write_text(f"LR = 0.1\ndef main(**overrides): ...\n{GUARD}main()")
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"LR = 0.1\ndef main(**overrides): ...\n{GUARD}main()",
+        f"{PARSER}def main(**given): ...\n{GUARD}main(**vars(parser.parse_args()))",
+        f"import fire\ndef main(**given): ...\n{GUARD}fire.Fire(main)",
+        "from absl import app, flags\nFLAGS = flags.FLAGS\ndef main(lr): ...\n"
+        f"{GUARD}app.run(lambda _: main(FLAGS.lr))",
+        "from transformers import HfArgumentParser as Parser\ndef main(given, lr): ...\n"
+        f"{GUARD}main(*Parser(A).parse_args_into_dataclasses())",
+        f"from utils import parse_args\ndef main(lr): ...\n{GUARD}main(parse_args().lr)",
+    ],
+)
+def test_program_that_gives_its_options_to_a_function_is_run(code, tmp_path):
+    (tmp_path / "train.py").write_text(code)
     assert find_script_command("train.py:main", tmp_path, {"lr"}) == (sys.executable, "train.py")
 
 
@@ -160,6 +173,12 @@ def test_function_of_the_parameters_that_lacks_some_is_refused(tmp_path, monkeyp
         "Give it by --search or --set, or give it a default."
         for name in ("width", "depth")
     )
+
+
+def test_function_whose_argument_is_misspelt_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("def main(lr, momentum=0.9): ...")
+    with pytest.raises(UsageError, match=r"^train\.py:main must get a value for its argument lr, but gets none\."):
+        find_script_command("train.py:main", tmp_path, {"lrr"})
 
 
 @pytest.mark.parametrize(
@@ -186,7 +205,10 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
         "def main(cfg, lr=0.1): build(cfg)",
         "def main(lr, /): ...",
         "def main(trial): ...",
-        "import ray\n@unpack\ndef main(lr, width=8): ...",
+        "@unpack\ndef main(lr, width=8): ...",
+        "def main(settings, seed=0): fit(settings)",
+        "def main(settings, epochs=0, lr=0.1): fit(settings)",
+        "def main(config_path): ...",
         "import ray\ndef main(hyper=None, epochs=10, lr=1): ...",
         "def main(hyper=None, epochs=10): ...",
         "def main(lr, width=8): ...\nmain = unpack(main)",
@@ -197,7 +219,7 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
 )
 def test_function_of_a_config_may_name_it_like_a_parameter(code, tmp_path):
     (tmp_path / "train.py").write_text(code)
-    assert find_script_command("train.py:main", tmp_path, {"config", "lr", "epochs"}) is None
+    assert find_script_command("train.py:main", tmp_path, {"config", "lr", "epochs", "seed"}) is None
 
 
 @pytest.mark.parametrize("task", ["arc", "train.py", "package.module:main", "absent.py:main", "json:main", "sys:main"])

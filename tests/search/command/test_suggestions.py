@@ -12,7 +12,9 @@ COMMAND = (sys.executable, "-m", CALL_OBJECTIVE, "train.py", "objective")
 
 
 def read(*calls):
-    return read_suggestions([ast.parse("\n".join(f"x = trial.{call}" for call in calls))])
+    return read_suggestions(
+        [ast.parse("\n    ".join(["def objective(trial):", *(f"trial.{call}" for call in calls)]))], "objective"
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,13 @@ SPACE = {"x": (2, 4), "y": {"low": 1, "high": 3}, "z": ["a", "b"]}
 TWICE = 1
 TWICE = 2
 SHADOWED = 3
+CHANGED = {"high": 3}
+CHANGED["high"] = 9
+GROWN = ["a", "b"]
+GROWN.append("c")
+IMPORTED = 3
+from other import IMPORTED
+NOTED: int = 3
 """
 
 
@@ -78,11 +87,15 @@ SHADOWED = 3
         ("suggest_int('x', *SPACE['w'])", ""),
         ("suggest_int('x', 0, TWICE)", ""),
         ("suggest_int('x', 0, SHADOWED)", ""),
+        ("suggest_int('x', 0, CHANGED['high'])", ""),
+        ("suggest_categorical('x', GROWN)", ""),
+        ("suggest_int('x', 0, IMPORTED)", ""),
+        ("suggest_int('x', 0, NOTED)", "0..3"),
     ],
 )
 def test_constants_of_the_file_are_read(call, space):
     code = f"{CONSTANTS}def other(SHADOWED): ...\ndef objective(trial):\n    trial.{call}\n"
-    assert read_suggestions(ast.parse(code).body).spaces == {"x": space}
+    assert read_suggestions([ast.parse(code)], "objective").spaces == {"x": space}
 
 
 def test_only_what_the_objective_reaches_is_suggested(tmp_path):
@@ -93,6 +106,14 @@ def test_only_what_the_objective_reaches_is_suggested(tmp_path):
     code = "import nets\ndef objective(trial):\n    nets.Net().build(trial)\n    trial.suggest_float('lr', 0, 1)\n"
     (tmp_path / "train.py").write_text(f"{code}{other}")
     assert add_suggestions(COMMAND, tmp_path, {}, []) == {"lr": "0.0..1.0", "width": "1..8"}
+
+
+def test_objective_of_another_file_is_not_meant(tmp_path):
+    (tmp_path / "old.py").write_text("def objective(trial):\n    trial.suggest_int('old', 1, 8)\ndef load(): ...")
+    code = "from old import load\ndef objective(trial):\n    load()\n    trial.suggest_float('lr', 0, 1)\n"
+    guard = "if __name__ == '__main__':\n    trial.suggest_int('asked', 1, 8)"
+    (tmp_path / "train.py").write_text(f"def objective(trial):\n    trial.suggest_int('first', 1, 8)\n{code}{guard}")
+    assert add_suggestions(COMMAND, tmp_path, {}, []) == {"lr": "0.0..1.0"}
 
 
 def test_other_calls_suggest_nothing():

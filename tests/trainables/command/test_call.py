@@ -53,6 +53,15 @@ def test_function_gets_the_parameters_that_it_takes(call, path, module):
     assert outcome.heard == [("what evaluate returned", None, {"loss": 0.5})]
 
 
+def test_file_of_a_package_finds_its_relative_imports(call, tmp_path):
+    package = tmp_path / "src" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "net.py").write_text("SIZE = 8")
+    (package / "train.py").write_text("from .net import SIZE\ndef evaluate(lr):\n    return lr * SIZE")
+    assert call("evaluate", "src/package/train.py", lr=0.5).heard == [("what evaluate returned", None, {"loss": 4.0})]
+
+
 def test_function_may_take_all_parameters_and_return_several_metrics(call):
     outcome = call("evaluate_all", lr=0.5, width=3, seed=7)
     assert outcome.output == "['lr', 'width']\n"
