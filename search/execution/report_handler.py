@@ -271,7 +271,7 @@ class ReportHandler:
             self.interrupted.add(number)
             if end.unwritable:  # any trial would find it so, and would fail
                 raise StoreError(f"trial {number}: {end.reason}")
-        elif end.outcome == "failed" and self.first_trial.record_failure(number, end.reason):
+        elif end.outcome == "failed" and self.first_trial.record_failure(number, _lacks_memory(end)):
             self._log_notes(number, end.notes)
             self.interrupted.add(number)  # the corrected function trains it again
             path = self._save_traceback(number, end.traceback) if end.traceback else None
@@ -367,6 +367,10 @@ class ReportHandler:
     def _record_datasets(self, number: int, datasets: list[dict[str, str]]) -> None:
         self._log_notes(number, self._datasets.describe_changes(number, datasets))
         self.study.record_datasets(number, datasets)
+
+
+def _lacks_memory(end: SegmentEnd) -> bool:
+    return end.infeasibility is not None and end.infeasibility.constraint == "memory"
 
 
 def _format_location(end: SegmentEnd) -> str:

@@ -102,14 +102,14 @@ class FirstTrial:
     def record_report(self) -> None:
         self._is_tried = False
 
-    def record_failure(self, number: int, reason: str) -> bool:
+    def record_failure(self, number: int, lacks_memory: bool) -> bool:
         """Return whether the search ends because trial `number` failed.
 
         A lack of memory is a fault of its config, so the next trial is tried instead.
         """
         if number != self._number or not self._is_tried:
             return False
-        if reason.startswith("out of memory"):
+        if lacks_memory:
             self._number = None
             return False
         return True

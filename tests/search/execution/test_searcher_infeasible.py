@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from unittest.mock import Mock
 
+import pytest
 from optuna.trial import TrialState
 
 from searchlight.search.analysis.best_trials import find_best
@@ -38,11 +39,15 @@ def test_refused_combinations_are_infeasible_and_not_alike(make_searcher):
     assert {trial.constraints.get("build") for trial in study.get_trials()} == {None, 1.0}
 
 
-def test_first_trial_without_memory_fails_alone(make_searcher):
+REASONS = ("out of memory: CUDA out of memory", "exit code 1: RuntimeError: CUDA out of memory")  # of a task, a program
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_first_trial_without_memory_is_infeasible_alone(reason, make_searcher):
     searcher, study, _ = make_searcher(tries_first=True)
     searcher.suggest("t0")
-    end(searcher, "t0", "failed", "out of memory: CUDA out of memory")
-    assert outcomes(study) == ["failed"]
+    end(searcher, "t0", "failed", reason, infeasibility=Infeasibility("memory"))
+    assert get_outcome(study.get_trial(0)) == "infeasible"
     assert searcher.suggest("t1")["segment"].trial == 1
     end(searcher, "t1", "failed", "KeyError: 'x'")
     assert isinstance(searcher.error, UsageError), "the next one was tried instead"
