@@ -10,6 +10,7 @@ import yaml
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.command.flags import EPOCHS
+from searchlight.search.command.functions import name_called_function
 from searchlight.search.errors import UsageError
 from searchlight.search.formatting import format_value, join_words
 from searchlight.trainables.command import template
@@ -55,6 +56,8 @@ def format_command_args(params: Mapping[str, Any], about: Mapping[str, Any]) -> 
     command = about.get("config", {}).get("command")
     if not command:
         return format_args(params)
+    if function := name_called_function(command):
+        raise UsageError(f"--format must be yaml or python, because {function} has no command line.")
     flags = {
         name: Flag(**{**each, "on": tuple(each["on"]), "off": tuple(each["off"])})
         for name, each in about.get("flags", {}).items()

@@ -9,10 +9,12 @@ from click.testing import CliRunner
 
 from searchlight.search.analysis.result import SearchResult
 from searchlight.search.cli import searchlight
+from searchlight.search.errors import UsageError
 from searchlight.search.reporting.best_params import FORMATS, format_command_args, write_best_params
 from searchlight.search.reporting.console.summary import retrain_command
 from searchlight.search.space.function_config import parse_fixed_values
 from searchlight.search.steering.command import Answer, Command, LogEntry
+from searchlight.trainables.command.call import CALL_FUNCTION
 from searchlight.trainables.command.settings import Flag
 from tests.search.stored_studies import Search
 
@@ -62,6 +64,14 @@ def test_args_have_the_style_of_the_searched_command():
         "--learning-rate=1e-05", "--no-fp16", "layers=['a,b',2]", "--betas", "0.9", "0.99",
         "--options", "a=1", "b=2",
     ]  # fmt: skip
+
+
+def test_args_of_a_function_are_refused():
+    command = ["python", "-m", CALL_FUNCTION, "train.py", "evaluate"]
+    with pytest.raises(UsageError) as error:
+        format_command_args({"lr": 0.1}, {"config": {"command": command}})
+    rule = "--format must be yaml or python, because train.py:evaluate has no command line."
+    assert str(error.value) == rule
 
 
 def test_args_are_refused_if_the_command_does_not_take_all(search, tmp_path):
