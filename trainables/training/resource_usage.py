@@ -101,9 +101,10 @@ def _reset_peak_memory() -> bool:
 
 def _measure_cpu_s() -> float:
     """Return the CPU seconds of this process and its children."""
+    running = multiprocessing.active_children()  # first, since it waits for those that have ended, and they count then
     ended = os.times()
     total = time.process_time() + ended.children_user + ended.children_system
-    for child in multiprocessing.active_children():
+    for child in running:
         with suppress(psutil.NoSuchProcess):  # it ended just now
             times = psutil.Process(child.pid).cpu_times()
             total += times.user + times.system

@@ -1,6 +1,7 @@
 """Measure what an epoch takes of its machine."""
 
 import multiprocessing
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -25,6 +26,17 @@ from searchlight.trainables.training.resource_usage import (
 from tests.trainables.training.trials import FakeClock
 
 on_linux = pytest.mark.skipif(not CLEAR.exists(), reason="the system does not tell the peak of a process")
+
+
+@pytest.fixture(autouse=True)
+def no_others(monkeypatch):
+    """Leaves out the processes of other tests, which may go on."""
+    others = multiprocessing.active_children()
+
+    def find_own():
+        return [child for child in multiprocessing.active_children() if child not in others]
+
+    monkeypatch.setattr(resource_usage, "multiprocessing", SimpleNamespace(active_children=find_own))
 
 
 @on_linux
@@ -66,6 +78,22 @@ def test_cpu_includes_the_processes_that_were_started(monkeypatch):
     assert while_it_runs >= 100 * 0.08 / 10  # the system counts in ticks of 10 ms
     assert usage.measure()[CPU] >= while_it_runs
     usage.begin()
+    clock.sleep(1.0)
+    assert usage.measure()[CPU] == 0.0
+
+
+def test_process_that_has_ended_before_counts_for_no_epoch(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(
+        resource_usage, "time", SimpleNamespace(perf_counter=clock.perf_counter, process_time=lambda: 0.0)
+    )
+    fork = multiprocessing.get_context("fork")
+    spent, end = fork.Event(), fork.Event()
+    end.set()
+    child = fork.Process(target=spend_in_process, args=(0.1, spent, end))
+    child.start()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # as if nobody had waited for it
+    usage = ResourceUsage(torch.device("cpu"))
     clock.sleep(1.0)
     assert usage.measure()[CPU] == 0.0
 
