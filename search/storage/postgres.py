@@ -4,7 +4,8 @@ import hashlib
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import sqlalchemy
@@ -101,6 +102,7 @@ def _lock_study(engine: Engine, name: str) -> None:
     holder = _Holder(name)
     event.listen(engine, "do_connect", holder.connect)
     engine.dispose()
+    event.listen(engine, "close", partial(_unlock, error=engine.dialect.loaded_dbapi.Error))
     with engine.connect():
         holder.opened = True
 
@@ -158,6 +160,12 @@ def _try_lock(connection: Any, name: str) -> bool:
         locked: bool = cursor.fetchone()[0]
     connection.commit()
     return locked
+
+
+def _unlock(connection: Any, _: object, error: type[Exception]) -> None:
+    """Free the lock before its connection is closed, since the server notices the end of a connection later."""
+    with suppress(error), connection.cursor() as cursor:  # it is lost, and so is the lock
+        cursor.execute("SELECT pg_advisory_unlock_all()")
 
 
 def _compute_lock_key(name: str) -> int:

@@ -287,6 +287,17 @@ def test_driver_that_has_the_study_open_is_known(folder, url, tmp_path):
     other.close()
 
 
+def test_closed_study_is_free_before_the_server_notices_the_closed_connection(database, folder, monkeypatch):
+    _, store = create_study(keep(folder, database), RandomSampler, [VAL_LOSS], url=database)
+    left_open = []
+    with monkeypatch.context() as patch:
+        patch.setattr("psycopg.Connection.close", lambda connection: left_open.append(connection))
+        store.close()
+    assert len(left_open) == 1
+    assert not load_search(folder).is_open
+    left_open[0].close()
+
+
 def test_study_outlives_its_database_unless_it_is_taken_over(server, database, folder, monkeypatch):
     study, store = create_study(keep(folder, database), RandomSampler, [VAL_LOSS], url=database)
     play(study)
