@@ -14,11 +14,11 @@ from searchlight.search.command.functions import (
     name_called_function,
 )
 from searchlight.search.command.options import CALL_OBJECTIVE
-from searchlight.search.command.script import ALSO_PARSERS, PARSERS
+from searchlight.search.command.script import PARSERS
 from searchlight.search.command.suggestions import Suggestions, read_suggestions
 
 # What reads a command line: modules, and names of those that do other things as well.
-READERS = PARSERS | (ALSO_PARSERS - {"transformers"}) | {"docopt", "getopt", "optparse"}
+READERS = PARSERS | {"absl", "docopt", "getopt", "optparse"}
 READING_NAMES = {"argv", "from_cli", "HfArgumentParser", "LightningCLI"}
 SHOWING = ("print", "repr", "str", "len")  # functions that take no parameter of what they are given
 Fields = Sequence[tuple[str, str | None]]  # names with their defaults as text, "" if unknown, None without one
