@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,15 +65,18 @@ def report_result(function: Callable[..., Any], result: Any) -> None:
         send_metrics(f"what {function.__name__} returned", None, metrics, is_asked=True)
 
 
-def name_metrics(result: Any) -> Mapping[str, Any]:
+def name_metrics(result: Any, names: Sequence[str] = ()) -> Mapping[str, Any]:
     """Return what a function returned by the names of metrics.
 
-    >>> name_metrics(0.5), name_metrics({"loss": 0.5, "epoch": 3})
-    ({'returned': 0.5}, {'loss': 0.5, 'epoch': 3})
+    >>> name_metrics(0.5, ["loss"]), name_metrics({"loss": 0.5, "epoch": 3})
+    ({'loss': 0.5}, {'loss': 0.5, 'epoch': 3})
+
+    Args:
+        names: Those of the objectives. By default, the environment of a program has them.
     """
     if isinstance(result, Mapping):
         return result
-    names = json.loads(os.environ.get(OBJECTIVES, "null")) or [UNNAMED]
+    names = names or json.loads(os.environ.get(OBJECTIVES, "null")) or [UNNAMED]
     values = result if isinstance(result, tuple | list) else [result]
     return dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
 

@@ -24,6 +24,7 @@ import ray
 import ray.train
 
 from searchlight.trainables.checkpoint import CheckpointError, directory
+from searchlight.trainables.command.call import name_metrics
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.flatten import flatten
@@ -298,9 +299,9 @@ class Session:
             self._begin_usage()
             self._since = time.perf_counter()
             with context, _successful_exits():
-                function(*_build_arguments(function, self.segment.config))
+                result = function(*_build_arguments(function, self.segment.config))
             if self._end is None:
-                self._finish_function()
+                self._finish_function(result)
         except TrialEnded:
             pass
         except Exception as error:  # generate_reports() raises it
@@ -311,11 +312,19 @@ class Session:
         finally:
             self._reports.put(None)
 
-    def _finish_function(self) -> None:
-        """End the trial of a function that has returned, possibly before its last epoch."""
+    def _finish_function(self, result: Any) -> None:
+        """End the trial of a function that has returned, possibly before its last epoch.
+
+        One that has reported nothing reports what it returned.
+        """
         self._gather_arrivals(_Arrival(True))
         if max(self.number, self.segment.epoch) == 0:
-            self._fail("the function must call ray.train.report, and not ray.tune.report, but returned without")
+            settings = self.runner.settings
+            metrics = {} if result is None else name_metrics(result, (settings.objective, *settings.others))
+            if not self.context.broadcast_object(bool(self._extract_numbers(metrics)[0])):
+                rule = "the function must call ray.train.report, and not ray.tune.report, or return its metrics"
+                self._fail(f"{rule}, but returned {result!r:.100}")
+            self.report(metrics)
         self.end_trial(SegmentEnd("completed", ""))
 
     def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:

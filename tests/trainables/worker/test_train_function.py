@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 import ray
+import torch
 from ray.train.v2._internal.execution import train_fn_utils
 
 from searchlight.trainables.checkpoint import directory
@@ -277,9 +278,48 @@ def test_function_that_returns_has_completed_its_trial(stretch):
 
 
 @pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (2, {"loss": 2.0}),
+        (torch.tensor(0.5), {"loss": 0.5}),
+        ((0.5, 3), {"loss": 0.5, "seconds": 3.0}),
+        ({"loss": 0.5, "val": {"acc": 1}, "status": "ok"}, {"loss": 0.5, "val/acc": 1.0}),
+    ],
+)
+def test_function_that_reports_nothing_is_judged_by_what_it_returns(stretch, result, told):
+    others = ["seconds"] if "seconds" in told else []
+    report, end = run("returns", stretch(until=9, result=result), others=others)
+    assert (report.epoch, metrics([report]), report.done) == (1, [told], False)
+    assert end == SegmentEnd("completed", "")
+    (report,) = run("returns", stretch(until=1, result=result), others=others)
+    assert (metrics([report]), report.done) == ([told], True)
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "reason"),
+    [
+        (math.nan, "diverged", "loss is nan in report 1"),
+        ({"acc": 1}, "failed", "ray.train.report must have a number 'loss', the objective, but got acc"),
+        (["a model"], "failed", "the function must call ray.train.report, and not ray.tune.report, or return its"
+                                " metrics, but returned ['a model']"),
+    ],
+)  # fmt: skip
+def test_what_a_function_returns_must_be_its_metrics(stretch, result, outcome, reason):
+    report = last("returns", stretch(result=result))
+    assert (report.outcome, report.reason) == (outcome, reason)
+
+
+def test_what_a_function_returns_after_a_report_is_no_report(stretch):
+    first, end = run("returns_after_a_report", stretch())
+    assert metrics([first]) == [{"loss": 0.5}]
+    assert end == SegmentEnd("completed", "")
+
+
+@pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("silent", "the function must call ray.train.report, and not ray.tune.report, but returned without"),
+        ("silent", "the function must call ray.train.report, and not ray.tune.report, or return its metrics, but"
+                   " returned None"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),
@@ -432,6 +472,12 @@ def test_stop_on_one_rank_ends_all_at_the_same_report(pair, stretch, tmp_path):
     ours, theirs = pair.run(run_on, "trains_together", str(tmp_path), stretch(until=50), 1)
     assert ours == theirs
     assert [getattr(report, "outcome", None) for report in ours] == [None, "interrupted"]
+
+
+def test_ranks_tell_what_rank_0_returns(pair, stretch, tmp_path):
+    ours, theirs = pair.run(run_on, "returns", str(tmp_path), stretch(result=0.5))
+    assert metrics(ours[:-1]) == [{"loss": 0.5}]
+    assert ours == theirs
 
 
 def test_ranks_that_report_unequally_often_fail_their_trial(pair, stretch, tmp_path):

@@ -119,6 +119,16 @@ def silent():
     """Takes no config, and reports nothing."""
 
 
+def returns(config):
+    """Report nothing, and return what the config says: on another rank something else."""
+    return config["result"] if ray.train.get_context().get_world_rank() == 0 else None
+
+
+def returns_after_a_report(config):
+    ray.train.report({"loss": 0.5}, save(epoch=1))
+    return {"loss": 9.0}
+
+
 def diverges(config):
     """Does not look at what it reports, and would go on for ever."""
     ray.train.report({"loss": 1.0, "other": float("nan")}, checkpoint=save(epoch=1))
