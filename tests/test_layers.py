@@ -47,6 +47,7 @@ LAYERS = [
         "trainables.flatten",
         "trainables.ports",
         "trainables.precision",
+        "trainables.ray_functions",
         "trainables.trust",
     ),
     ("trainables.private_api", "trainables.device_errors", "trainables.gpu_driver", "trainables.ranks"),

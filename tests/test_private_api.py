@@ -110,6 +110,7 @@ VALUES: dict[str, Any] = {
     "ray_parameter": lambda module: (
         {"no_monitor", "include_log_monitor"} <= inspect.signature(module.RayParams).parameters.keys()
     ),
+    "tune_globals": lambda names: "_session" in names,
     "validate_distribution_args": lambda value: isinstance(value, bool),
     "InternalKVGcsServiceStub": lambda stub: "self.InternalKVGet " in inspect.getsource(stub),
     "InternalKVGetRequest": lambda request: request(namespace=b"a", key=b"b").key == b"b",

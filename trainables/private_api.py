@@ -27,6 +27,7 @@ NAMES = {
     "get_train_fn_utils": f"{UTILS}:get_train_fn_utils",
     "set_torch_environment": "ray.train.torch.config:_set_torch_distributed_env_vars",
     "set_train_fn_utils": f"{UTILS}:set_train_fn_utils",
+    "tune_globals": "ray.train._internal.session:__dict__",  # what ray.tune takes for the session of a trial
     # Tensors and data loaders
     "DataLoaderIterator": "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
     "DisableTorchFunction": "torch:_C.DisableTorchFunction",

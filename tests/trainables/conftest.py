@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils, set_train_fn_utils
+from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
 
+from searchlight.trainables.ray_functions import set_ray_functions
 from searchlight.trainables.worker.messages import SegmentAssignment
 from tests.trainables.two_ranks import Pair
 from tests.trainables.worker import train_functions
@@ -64,11 +65,11 @@ def stretch(tmp_path: Path) -> Callable[..., SegmentAssignment]:
 @pytest.fixture
 def as_in_a_worker(tmp_path: Path) -> Iterator[None]:
     """Ray's own utilities of a worker, those of its local mode; the functions tell no earlier test's tales."""
-    set_train_fn_utils(LocalTrainFnUtils("test"))
+    set_ray_functions(LocalTrainFnUtils("test"))
     train_functions.SCRATCH[0] = str(tmp_path)
     train_functions.SEEN.clear()
     yield
-    set_train_fn_utils(None)
+    set_ray_functions(None)
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from searchlight.trainables.preflight.findings import (
 from searchlight.trainables.preflight.messages import AuditResult
 from searchlight.trainables.preflight.shadow_device.check import PART, find_unseen, find_waits, find_wrong_device
 from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
-from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils, set_train_fn_utils
+from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils
+from searchlight.trainables.ray_functions import set_ray_functions
 from searchlight.trainables.registry import find_user_frame
 from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
 
@@ -125,7 +126,7 @@ def _call(function: Callable[..., Any], config: Mapping[str, Any], utils: Any) -
     before = None
     with suppress(RuntimeError):  # how Ray says that there is nothing yet outside of a worker
         before = get_train_fn_utils()
-    set_train_fn_utils(utils)
+    set_ray_functions(utils)
     try:
         function(dict(config))
     except AuditEnded:
@@ -133,7 +134,7 @@ def _call(function: Callable[..., Any], config: Mapping[str, Any], utils: Any) -
     except (Exception, SystemExit) as error:  # whatever the function raises is what the audit is to tell
         return error, traceback.format_exc()
     finally:
-        set_train_fn_utils(before)
+        set_ray_functions(before)
     return None, ""
 
 

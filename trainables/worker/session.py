@@ -1,7 +1,8 @@
 """The session of a Ray Train function in a trial: its reports go to the search, which may end it at each report.
 
 Ray's own `report` takes seconds and cannot stop a function, and its `get_checkpoint` returns what an earlier trial of
-the same workers reported. Therefore, the functions of `ray.train` are replaced while a trial runs.
+the same workers reported. Therefore, the functions of `ray.train` are replaced while a trial runs, and those of
+`ray.tune` with them.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from searchlight.trainables.command.call import name_metrics
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.flatten import flatten
-from searchlight.trainables.private_api import set_train_fn_utils
+from searchlight.trainables.ray_functions import set_ray_functions
 from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from searchlight.trainables.worker.endings import build_interruption, build_unwritable
 from searchlight.trainables.worker.messages import (
@@ -115,7 +116,7 @@ class Session:
         self.thread = threading.Thread(
             target=self._call_function, args=(function, prepare), daemon=True, name="train-function"
         )
-        set_train_fn_utils(self)  # until the next trial: calls of threads that this trial leaves running are refused
+        set_ray_functions(self)  # until the next trial: calls of threads that this trial leaves running are refused
         self.thread.start()
 
     def proceed(self, segment: SegmentAssignment) -> None:
@@ -322,8 +323,7 @@ class Session:
             settings = self.runner.settings
             metrics = {} if result is None else name_metrics(result, (settings.objective, *settings.others))
             if not self.context.broadcast_object(bool(self._extract_numbers(metrics)[0])):
-                rule = "the function must call ray.train.report, and not ray.tune.report, or return its metrics"
-                self._fail(f"{rule}, but returned {result!r:.100}")
+                self._fail(f"the function must call ray.train.report or return metrics, but returned {result!r:.100}")
             self.report(metrics)
         self.end_trial(SegmentEnd("completed", ""))
 

@@ -6,7 +6,9 @@ import threading
 from pathlib import Path
 
 import ray.train
+import ray.tune
 import torch
+from ray.tune import report as report_to_tune
 
 from tests.trainables.training.trials import FakeClock
 
@@ -24,9 +26,8 @@ def save(**content):
     return ray.train.Checkpoint.from_directory(folder)
 
 
-def load_epoch():
+def load_epoch(checkpoint):
     """The epoch of the checkpoint that the trial resumes from, or 0."""
-    checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return 0
     with checkpoint.as_directory() as folder:
@@ -35,7 +36,7 @@ def load_epoch():
 
 def resumes(config):
     """Goes on from its checkpoint and saves one with every report, or with each so many only."""
-    start = load_epoch()
+    start = load_epoch(ray.train.get_checkpoint())
     SEEN.append((config["trial"], start, len(ray.train.get_all_reported_checkpoints())))
     for epoch in range(start + 1, config.get("epochs", 100) + 1):
         CLOCK.sleep(config.get("nap", 0.0))
@@ -105,7 +106,7 @@ def draws(config):
 def splits_at_random(config):
     """Report the sum of what it validates on, which must be the same when it goes on."""
     _, validated = torch.utils.data.random_split(range(100), [80, 20])
-    for epoch in range(load_epoch() + 1, 9):
+    for epoch in range(load_epoch(ray.train.get_checkpoint()) + 1, 9):
         ray.train.report({"loss": float(sum(validated))}, save(epoch=epoch))
 
 
@@ -113,6 +114,15 @@ def reports_all_kinds(config):
     metrics = {"loss": torch.tensor([0.5]), "count": 3, "flag": True, "val": {"acc": 0.25}, "name": "x", "none": None}
     ray.train.report(metrics)
     ray.train.report(metrics)
+
+
+def is_made_for_tune(config):
+    """Know Ray Tune only, also by names that are imported."""
+    start, context = load_epoch(ray.tune.get_checkpoint()), ray.tune.get_context()
+    SEEN.append((start, context.get_trial_id(), context.get_experiment_name()))
+    for epoch in range(start + 1, 9):
+        with save(epoch=epoch).as_directory() as folder:
+            report_to_tune({"loss": 1 / epoch}, checkpoint=ray.tune.Checkpoint.from_directory(folder))
 
 
 def silent():
