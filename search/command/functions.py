@@ -12,7 +12,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 CONFIGS = {"args", "cfg", "conf", "config", "hparams", "params"}  # what functions of a config call it
 DICT_METHODS = {"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}
 DECORATING = {"contextlib", "functools", "jax", "torch"}  # libraries whose decorators keep the arguments
-# What calls the functions that it gets, as optimizers do.
+# What calls the functions that it or its object gets, as optimizers and tuners do.
 RUNNERS = {"fit", "fmin", "map", "maximize", "minimize", "optimize", "run", "search", "submit", "tune"}
 NEAR = 0.75  # similarity of a misspelt name
 
@@ -118,9 +118,8 @@ def find_missing(task: str, function: ast.FunctionDef, given: Collection[str], r
 
 def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -> Iterator[str]:
     """Yield a line for each statement of a file that calls a function of it when the file is imported."""
-    reaching = {function.name}  # functions that call it, perhaps by another one
-    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    while new := {each.name for each in functions if _calls_any(each, reaching)} - reaching:
+    reaching = {function.name}  # functions that call it, perhaps by another one, and variables that hold it
+    while new := {name for each in body for name in _list_reaching(each, reaching)} - reaching:
         reaching |= new
     for statement in body:
         is_run = isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.For | ast.While | ast.With | ast.Try)
@@ -157,17 +156,31 @@ def _is_dict(function: ast.FunctionDef, name: str) -> bool:
     return False
 
 
+def _list_reaching(statement: ast.stmt, names: Collection[str]) -> list[str]:
+    """Return what a statement binds to a function that calls one of the functions, or to a value made of one."""
+    match statement:
+        case ast.FunctionDef(name=name):
+            return [name] if _calls_any(statement, names) else []
+        case ast.Assign(targets=targets, value=value) if _find_names(value) & {*names}:
+            return [name for target in targets for name in _find_names(target)]
+    return []
+
+
 def _calls_any(statement: ast.stmt, names: Collection[str]) -> bool:
-    """Return whether a statement calls one of the functions, or gives one to a call, as an optimizer takes it."""
+    """Return whether a statement calls one of the functions, or what runs one, as an optimizer or a tuner."""
     nodes = [*ast.walk(statement)]
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}  # variables of the same name
+    reaching = {*names} - own
+    for node in nodes:
+        reaching.update(_list_reaching(node, reaching) if isinstance(node, ast.Assign) else ())
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    parts = [call.func for call in calls]
-    parts += [
-        part
-        for call in calls
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) in RUNNERS
-        for part in (*call.args, *(each.value for each in call.keywords))
-    ]
-    return any(isinstance(part, ast.Name) and part.id in {*names} - own for part in parts)
+    found = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
+    for call in calls:
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) in RUNNERS:
+            found |= _find_names(call)
+    return bool(found & reaching)
+
+
+def _find_names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -55,7 +55,7 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         parameters: The names of those that the user gives to the task.
 
     Raises:
-        UsageError: The function cannot be called with these parameters.
+        UsageError: The function cannot be called with these parameters, or its file calls it when it is imported.
     """
     path, _, name = task.rpartition(":")
     module = None if path.endswith(".py") or task in find_tasks() else find_module_file(path, folder)
@@ -81,6 +81,7 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         _refuse(find_missing(task, function, parameters, remedy), find_calls(task, function, body))
         return (sys.executable, "-m", CALL_FUNCTION, label, name)
     if not _is_program(function, body, PARSERS | ALSO_PARSERS):
+        _refuse(find_calls(task, function, body))
         return None
     is_called = _is_called(function, body)
     if module and is_called:

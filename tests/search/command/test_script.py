@@ -187,7 +187,11 @@ def test_function_whose_argument_is_misspelt_is_refused(tmp_path):
         ("print(main(0.1))", "line 3 calls it: print(main(0.1))"),
         ("best = minimize(fn=main, times=3)", "line 3 calls it: best = minimize(fn=main, times=3)"),
         ("best: float = main(0.1)", "line 3 calls it: best: float = main(0.1)"),
+        ("best = minimize(partial(main, width=8))", "line 3 calls it: best = minimize(partial(main, width=8))"),
         ("def run():\n    study.optimize(main)\nrun()", "line 5 calls it: run()"),
+        ("tuner = study.Tuner(main)\nbest = tuner.fit()", "line 4 calls it: best = tuner.fit()"),
+        ("study.Tuner(study.wrap(main)).fit()", "line 3 calls it: study.Tuner(study.wrap(main)).fit()"),
+        ("def run():\n    tuner = Tuner(main)\n    tuner.fit()\nrun()", "line 6 calls it: run()"),
     ],
 )
 def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_path):
@@ -198,9 +202,19 @@ def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_
     assert str(error.value) == f"{rule}, but {line}"
 
 
+def test_function_of_a_config_that_its_file_tunes_at_each_import_is_refused(tmp_path):
+    code = "from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)\ntuner.fit()"
+    (tmp_path / "train.py").write_text(code)
+    with pytest.raises(UsageError, match=r"but line 4 calls it: tuner\.fit\(\)$"):
+        find_script_command("train.py:main", tmp_path, {"lr"})
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        "from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)",
+        f"from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)\n{GUARD}tuner.fit()",
+        "def main(config): ...\nmodel.fit(data)",
         "def main(config, lr=0.1): ...",
         "def main(cfg, lr=0.1): build(cfg)",
         "def main(lr, /): ...",
