@@ -149,11 +149,18 @@ class _FormerNames:
     """Finds `trainables` for tasks of searches that began when it was no part of `searchlight`."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a former name, unless the user has a package of that name."""
+        """Return the spec of a former name, unless the user has a package of that name.
+
+        In the root of a clone, Python finds this one by that name.
+        """
         top, _, inner = name.partition(".")
         if top != FORMER:
             return None
-        is_ours = sys.modules[top].__name__ != top if inner else PathFinder.find_spec(name) is None
+        if inner:
+            is_ours = sys.modules[top].__name__ != top
+        else:
+            found = PathFinder.find_spec(name)
+            is_ours = found is None or Path(str(found.origin)).resolve() == (PACKAGE / FORMER / "__init__.py").resolve()
         return ModuleSpec(name, cast(Any, self)) if is_ours else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -283,7 +283,11 @@ from searchlight import Task as Net
 """
 
 
-def test_task_of_an_earlier_search_imports_the_present_modules(write):
+@pytest.mark.parametrize("path", [[], [str(ROOT)]], ids=["elsewhere", "in a clone"])
+def test_task_of_an_earlier_search_imports_the_present_modules(path, write, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainables"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [*path, *sys.path])
     source = load_task_source(write(my_task=FORMER + TASK.format(imported="trainables.task import Task as Net")))
     assert {*source.modules} == {"my_task.py"}
 
