@@ -12,8 +12,6 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 CONFIGS = {"args", "cfg", "conf", "config", "hparams", "params"}  # what functions of a config call it
 DICT_METHODS = {"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}
 DECORATING = {"contextlib", "functools", "jax", "torch"}  # libraries whose decorators keep the arguments
-# What calls the functions that it or its object gets, as optimizers and tuners do.
-RUNNERS = {"fit", "fmin", "map", "maximize", "minimize", "optimize", "run", "search", "submit", "tune"}
 NEAR = 0.75  # similarity of a misspelt name
 
 
@@ -116,18 +114,6 @@ def find_missing(task: str, function: ast.FunctionDef, given: Collection[str], r
             yield f"{task} must get a value for its argument {name}, but gets none. {remedy}"
 
 
-def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield a line for each statement of a file that calls a function of it when the file is imported."""
-    reaching = {function.name}  # functions that call it, perhaps by another one, and variables that hold it
-    while new := {name for each in body for name in _list_reaching(each, reaching)} - reaching:
-        reaching |= new
-    for statement in body:
-        is_run = isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.For | ast.While | ast.With | ast.Try)
-        if is_run and _calls_any(statement, reaching):
-            rule = f"{task} must be called only below if __name__ == '__main__':, because each trial imports its file"
-            yield f"{rule}, but line {statement.lineno} calls it: {ast.unparse(statement):.100}"
-
-
 def is_name(node: ast.AST, name: str) -> bool:
     """Return whether an expression is the variable of a name."""
     return isinstance(node, ast.Name) and node.id == name
@@ -154,33 +140,3 @@ def _is_dict(function: ast.FunctionDef, name: str) -> bool:
             case ast.keyword(arg=None, value=ast.Name(id=owner)) if owner == name:
                 return True
     return False
-
-
-def _list_reaching(statement: ast.stmt, names: Collection[str]) -> list[str]:
-    """Return what a statement binds to a function that calls one of the functions, or to a value made of one."""
-    match statement:
-        case ast.FunctionDef(name=name):
-            return [name] if _calls_any(statement, names) else []
-        case ast.Assign(targets=targets, value=value) if _find_names(value) & {*names}:
-            return [name for target in targets for name in _find_names(target)]
-    return []
-
-
-def _calls_any(statement: ast.stmt, names: Collection[str]) -> bool:
-    """Return whether a statement calls one of the functions, or what runs one, as an optimizer or a tuner."""
-    nodes = [*ast.walk(statement)]
-    own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}  # variables of the same name
-    reaching = {*names} - own
-    for node in nodes:
-        reaching.update(_list_reaching(node, reaching) if isinstance(node, ast.Assign) else ())
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    found = {call.func.id for call in calls if isinstance(call.func, ast.Name)}
-    for call in calls:
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) in RUNNERS:
-            found |= _find_names(call)
-    return bool(found & reaching)
-
-
-def _find_names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from searchlight.search.command.functions import (
     DEFINITIONS,
-    find_calls,
     find_function,
     find_missing,
     is_name,
@@ -18,6 +17,7 @@ from searchlight.search.command.functions import (
     list_imports,
     takes_parameters,
 )
+from searchlight.search.command.import_calls import find_calls
 from searchlight.search.command.options import CALL_OBJECTIVE
 from searchlight.search.errors import UsageError
 from searchlight.search.task_source import find_module_file, find_package_root, get_module_name
