@@ -1,5 +1,6 @@
 """What the functions of `ray.train` and `ray.tune` do in a worker."""
 
+import os
 from typing import Any
 
 from searchlight.trainables.private_api import set_train_fn_utils, tune_globals
@@ -18,29 +19,26 @@ def set_ray_functions(functions: Any) -> None:
 class TuneSession:
     """What `ray.tune` takes for the session of its trial, so that a function may report to either library.
 
-    Attributes:
-        trial_id, trial_name: None, since no trial of Tune runs here.
+    Its ranks are those of Ray Train, which refuses its own functions where Tune has no rank.
     """
 
-    trial_id = trial_name = None
+    # As where no trial of Tune runs: Ray's code for W&B would take them for its run.
+    trial_id = trial_name = trial_resources = experiment_name = None
 
     def __init__(self, functions: Any) -> None:
         self._functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the rank or the size that `ray.train.get_context()` has by this name."""
+        return getattr(self._functions.get_context(), f"get_{name}")()
 
     @property
     def loaded_checkpoint(self) -> Any:
         return self._functions.get_checkpoint()
 
     @property
-    def world_rank(self) -> int:
-        """The rank. If it were None, as in Tune, Ray Train would refuse its own functions."""
-        rank: int = self._functions.get_context().get_world_rank()
-        return rank
-
-    @property
-    def experiment_name(self) -> str:
-        name: str = self._functions.get_context().get_experiment_name()
-        return name
+    def trial_dir(self) -> str:
+        return os.getcwd()
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None) -> None:
         self._functions.report(metrics, checkpoint)

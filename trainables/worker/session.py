@@ -101,6 +101,7 @@ class Session:
         self._segments: queue.SimpleQueue[SegmentAssignment | None] = queue.SimpleQueue()
         self._end: WorkerReport | None = None
         self._error: BaseException | None = None
+        self._has_returned = False
         self._left_out: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -235,11 +236,11 @@ class Session:
         if self._budget is not None:
             self._budget = self._budget.add_epoch(report.epoch, report.costs)
         ends = report.epoch >= self.segment.until or (self._budget is not None and self._budget.is_spent)
-        if ends and not self.segment.is_last:
+        if ends and not self.segment.is_last and not self._has_returned:
             self._reports.put(replace(report, done=True))
             return self._wait_for_segment()
         self._reports.put(report)
-        if ends:  # the function may still test or save its model, but reports no more
+        if ends or self._has_returned:  # the function may still test or save its model, but reports no more
             self._end = SegmentEnd("completed", "")
         elif any(arrival.stop for arrival in arrivals):
             end = build_interruption([(arrival.stop, arrival.leaving) for arrival in arrivals])
@@ -299,6 +300,7 @@ class Session:
             context = prepare(self.segment.config)
             self._begin_usage()
             self._since = time.perf_counter()
+            result = None
             with context, _successful_exits():
                 result = function(*_build_arguments(function, self.segment.config))
             if self._end is None:
@@ -319,11 +321,13 @@ class Session:
         One that has reported nothing reports what it returned.
         """
         self._gather_arrivals(_Arrival(True))
+        self._has_returned = True
         if max(self.number, self.segment.epoch) == 0:
             settings = self.runner.settings
             metrics = {} if result is None else name_metrics(result, (settings.objective, *settings.others))
             if not self.context.broadcast_object(bool(self._extract_numbers(metrics)[0])):
-                self._fail(f"the function must call ray.train.report or return metrics, but returned {result!r:.100}")
+                rule = "the function must call ray.train.report, or return a number for each objective or a dict"
+                self._fail(f"{rule}, but returned {result!r:.100}")
             self.report(metrics)
         self.end_trial(SegmentEnd("completed", ""))
 
@@ -339,12 +343,13 @@ class Session:
 
     def _check_objectives(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if an objective is missing or not finite."""
+        source = "what the function returns" if self._has_returned else "ray.train.report"
         settings = self.runner.settings
         objectives = (settings.objective, *settings.others)
         for objective in objectives:
             if objective not in numbers:
                 which = "an objective or the metric of a constraint" if settings.others else "the objective"
-                self._fail(f"ray.train.report must have a number {objective!r}, {which}, but got {names}")
+                self._fail(f"{source} must have a number {objective!r}, {which}, but got {names}")
         for objective in objectives:
             if not math.isfinite(value := numbers[objective]):
                 reason = f"{objective} is {value} in report {self.number}"

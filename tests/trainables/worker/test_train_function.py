@@ -92,6 +92,7 @@ def test_seed_determines_what_a_function_draws(stretch):
     assert first[0] != other[0]
 
 
+RULE = "the function must call ray.train.report, or return a number for each objective or a dict"
 LACKING = (
     "ray.train.report must have a number 'speed', an objective or the metric of a constraint, but got loss, seconds"
 )
@@ -283,7 +284,14 @@ def test_function_for_ray_tune_is_heard_and_resumes(stretch, tmp_path):
     assert [(report.epoch, report.done) for report in first + second] == [(1, False), (2, True), (3, True)]
     assert metrics(first + second) == [{"loss": 1.0}, {"loss": 0.5}, {"loss": 1 / 3}]
     assert (Path(second[0].checkpoint) / "epoch").read_text() == "3"
-    assert train_functions.SEEN == [(0, None, "test"), (2, None, "test")]
+    starts, folders = zip(*train_functions.SEEN, strict=True)
+    assert (starts, {*folders}) == ((0, 2), {os.getcwd()})
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_function_that_exits_with_success_has_completed_its_trial(stretch, code):
+    *reports, end = run("tests_at_the_end", stretch(until=9, code=code))
+    assert ([report.epoch for report in reports], end) == ([1, 2], SegmentEnd("completed", ""))
 
 
 @pytest.mark.parametrize(
@@ -297,24 +305,30 @@ def test_function_for_ray_tune_is_heard_and_resumes(stretch, tmp_path):
 )
 def test_function_that_reports_nothing_is_judged_by_what_it_returns(stretch, result, told):
     others = ["seconds"] if "seconds" in told else []
-    report, end = run("returns", stretch(until=9, result=result), others=others)
-    assert (report.epoch, metrics([report]), report.done) == (1, [told], False)
-    assert end == SegmentEnd("completed", "")
-    (report,) = run("returns", stretch(until=1, result=result), others=others)
-    assert (metrics([report]), report.done) == ([told], True)
+    for until in (1, 9):
+        report, end = run("returns", stretch(until=until, result=result), others=others)
+        assert (report.epoch, metrics([report]), report.done) == (1, [told], False)
+        assert end == SegmentEnd("completed", "")
 
 
 @pytest.mark.parametrize(
     ("result", "outcome", "reason"),
     [
         (math.nan, "diverged", "loss is nan in report 1"),
-        ({"acc": 1}, "failed", "ray.train.report must have a number 'loss', the objective, but got acc"),
-        (["w"], "failed", "the function must call ray.train.report or return metrics, but returned ['w']"),
+        ({"acc": 1}, "failed", "what the function returns must have a number 'loss', the objective, but got acc"),
+        (["w"], "failed", f"{RULE}, but returned ['w']"),
+        ((0.5, 0.9), "failed", f"{RULE}, but returned (0.5, 0.9)"),
     ],
 )
 def test_what_a_function_returns_must_be_its_metrics(stretch, result, outcome, reason):
     report = last("returns", stretch(result=result))
     assert (report.outcome, report.reason) == (outcome, reason)
+
+
+def test_stop_does_not_interrupt_a_function_that_has_returned(stretch):
+    stopping = threading.Event()
+    stopping.set()
+    assert last("returns", stretch(result=2), stopping=stopping) == SegmentEnd("completed", "")
 
 
 def test_what_a_function_returns_after_a_report_is_no_report(stretch):
@@ -326,7 +340,7 @@ def test_what_a_function_returns_after_a_report_is_no_report(stretch):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("silent", "the function must call ray.train.report or return metrics, but returned None"),
+        ("silent", f"{RULE}, but returned None"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),

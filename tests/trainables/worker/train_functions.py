@@ -118,8 +118,8 @@ def reports_all_kinds(config):
 
 def is_made_for_tune(config):
     """Know Ray Tune only, also by names that are imported."""
-    start, context = load_epoch(ray.tune.get_checkpoint()), ray.tune.get_context()
-    SEEN.append((start, context.get_trial_id(), context.get_experiment_name()))
+    start = load_epoch(ray.tune.get_checkpoint())
+    SEEN.append((start, ray.tune.get_context().get_trial_dir()))
     for epoch in range(start + 1, 9):
         with save(epoch=epoch).as_directory() as folder:
             report_to_tune({"loss": 1 / epoch}, checkpoint=ray.tune.Checkpoint.from_directory(folder))
