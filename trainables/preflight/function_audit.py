@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from searchlight.trainables.preflight.checks import updates  # noqa: F401  # declares findings that are made here
 from searchlight.trainables.preflight.checks.errors import name_error
 from searchlight.trainables.preflight.checks.gradients import GradientRecord
 from searchlight.trainables.preflight.findings import (
