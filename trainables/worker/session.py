@@ -303,6 +303,10 @@ class Session:
             result = None
             with context, _successful_exits():
                 result = function(*_build_arguments(function, self.segment.config))
+                if inspect.isgenerator(result):  # as Ray Tune takes it
+                    for metrics in result:
+                        self.report(name_metrics(metrics, self._objectives))
+                    result = None
             if self._end is None:
                 self._finish_function(result)
         except TrialEnded:
@@ -323,8 +327,7 @@ class Session:
         self._gather_arrivals(_Arrival(True))
         self._has_returned = True
         if max(self.number, self.segment.epoch) == 0:
-            settings = self.runner.settings
-            metrics = {} if result is None else name_metrics(result, (settings.objective, *settings.others))
+            metrics = {} if result is None else name_metrics(result, self._objectives)
             if not self.context.broadcast_object(bool(self._extract_numbers(metrics)[0])):
                 rule = "the function must call ray.train.report, or return a number for each objective or a dict"
                 self._fail(f"{rule}, but returned {result!r:.100}")
@@ -344,18 +347,20 @@ class Session:
     def _check_objectives(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if an objective is missing or not finite."""
         source = "what the function returns" if self._has_returned else "ray.train.report"
-        settings = self.runner.settings
-        objectives = (settings.objective, *settings.others)
-        for objective in objectives:
+        for objective in self._objectives:
             if objective not in numbers:
-                which = "an objective or the metric of a constraint" if settings.others else "the objective"
+                which = "the objective" if len(self._objectives) == 1 else "an objective or the metric of a constraint"
                 self._fail(f"{source} must have a number {objective!r}, {which}, but got {names}")
-        for objective in objectives:
+        for objective in self._objectives:
             if not math.isfinite(value := numbers[objective]):
                 reason = f"{objective} is {value} in report {self.number}"
                 last = EpochReport(self.number, numbers, None, costs)
                 divergence = Divergence("objective", self.number)
                 self.end_trial(SegmentEnd("diverged", reason, divergence=divergence, last=last))
+
+    @property
+    def _objectives(self) -> tuple[str, ...]:
+        return (self.runner.settings.objective, *self.runner.settings.others)
 
     def _fail(self, reason: str) -> NoReturn:
         self.end_trial(SegmentEnd("failed", reason))

@@ -325,6 +325,13 @@ def test_what_a_function_returns_must_be_its_metrics(stretch, result, outcome, r
     assert (report.outcome, report.reason) == (outcome, reason)
 
 
+def test_what_a_function_yields_are_its_reports(stretch):
+    *reports, end = run("yields", stretch(until=9, epochs=2))
+    assert metrics(reports) == [{"loss": 1.0}, {"loss": 0.5}]
+    assert (end, train_functions.SEEN) == (SegmentEnd("completed", ""), ["ended"])
+    assert metrics(run("yields", stretch(until=1, epochs=2))) == [{"loss": 1.0}]
+
+
 def test_stop_does_not_interrupt_a_function_that_has_returned(stretch):
     stopping = threading.Event()
     stopping.set()
