@@ -7,6 +7,7 @@ import re
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
@@ -189,6 +190,14 @@ def describe_missing_file(error: BaseException) -> str:
     if not isinstance(name, str | os.PathLike) or os.path.isabs(name):
         return ""
     return ". Workers get no data files: give an absolute path"
+
+
+def describe_missing_value(error: BaseException, config: Mapping[str, Any]) -> str:
+    """Return a remedy, to follow the message of `error`, if a function wants a value that its config lacks, or ""."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(key, str) or not key.isidentifier() or key in config:
+        return ""
+    return f": the config has no value of that name; add --set {key}=VALUE"
 
 
 def find_user_frame(stack: str) -> str:

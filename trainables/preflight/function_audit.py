@@ -30,7 +30,7 @@ from searchlight.trainables.preflight.shadow_device.check import PART, find_unse
 from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
 from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils
 from searchlight.trainables.ray_functions import set_ray_functions
-from searchlight.trainables.registry import find_user_frame
+from searchlight.trainables.registry import describe_missing_value, find_user_frame
 from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
 
 STEPS = 16
@@ -99,10 +99,8 @@ def find_gpu_problems(
 
 def _explain(error: BaseException, stack: str, config: Mapping[str, Any]) -> str:
     """Return why a function came to no report on a simulated GPU, with its line."""
-    text = f"{describe_error(error)} in {find_user_frame(stack) or 'the function'}"
-    if isinstance(error, KeyError) and error.args and error.args[0] not in config:
-        return f"{text}: the config has no value of that name; add --set {error.args[0]}=VALUE"
-    return text
+    where = find_user_frame(stack) or "the function"
+    return f"{describe_error(error)} in {where}{describe_missing_value(error, config)}"
 
 
 class _FirstReport(LocalTrainFnUtils):  # type: ignore[misc]  # private, so that its type is Any

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from searchlight.trainables.context import Context, rng
 from searchlight.trainables.isolation.process import ProcessSnapshot
 from searchlight.trainables.preflight.function_audit import watch_steps
-from searchlight.trainables.registry import load_class
+from searchlight.trainables.registry import describe_missing_value, load_class
 from searchlight.trainables.worker.messages import (
     Migration,
     SegmentAssignment,
@@ -49,6 +50,11 @@ class FunctionRunner(SessionRunner):
                     return
             has_reported = True
             yield report
+
+    def _build_failure(self, error: BaseException) -> SegmentEnd | Migration:
+        end = super()._build_failure(error)
+        remedy = describe_missing_value(error, self._session.segment.config) if self._session else ""
+        return replace(end, reason=end.reason + remedy)
 
     def _load_function(self) -> Any:
         return load_class(self.task)

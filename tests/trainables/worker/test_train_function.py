@@ -350,6 +350,7 @@ def test_what_a_function_returns_after_a_report_is_no_report(stretch):
         ("silent", f"{RULE}, but returned None"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
+        ("lacks_a_value", "KeyError: 'rate': the config has no value of that name; add --set rate=VALUE"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),
         ("takes_a_data_set", "RuntimeError: ray.train.get_dataset_shard must have a data set, but a search passes none."
                              " Make it here."),
