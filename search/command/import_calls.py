@@ -29,8 +29,8 @@ def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -
     for statement in body:
         is_run = not isinstance(statement, (*SCOPES, ast.If))
         if is_run and _calls_any([*_walk(statement)], calling, holding):
-            rule = f"{task} must be called only below if __name__ == '__main__':, because each trial imports its file"
-            yield f"{rule}, but line {statement.lineno} calls it: {ast.unparse(statement):.100}"
+            rule = f"{task} must run only below \"if __name__ == '__main__':\", since each trial imports its file"
+            yield f"{rule}, but line {statement.lineno} runs it: {ast.unparse(statement):.100}"
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:

@@ -159,7 +159,7 @@ def test_program_that_gives_its_options_to_a_function_is_run(code, tmp_path):
 def test_objective_that_its_file_optimizes_at_each_import_is_refused(tmp_path):
     code = "import optuna\ndef main(trial): ...\nstudy = optuna.create_study()\nstudy.optimize(main, n_trials=9)"
     (tmp_path / "train.py").write_text(code)
-    with pytest.raises(UsageError, match=r"but line 4 calls it: study\.optimize\(main, n_trials=9\)$"):
+    with pytest.raises(UsageError, match=r"but line 4 runs it: study\.optimize\(main, n_trials=9\)$"):
         find_script_command("train.py:main", tmp_path)
 
 
@@ -184,33 +184,33 @@ def test_function_whose_argument_is_misspelt_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("code", "line"),
     [
-        ("print(main(0.1))", "line 3 calls it: print(main(0.1))"),
-        ("best = minimize(fn=main, times=3)", "line 3 calls it: best = minimize(fn=main, times=3)"),
-        ("best: float = main(0.1)", "line 3 calls it: best: float = main(0.1)"),
-        ("best = minimize(partial(main, width=8))", "line 3 calls it: best = minimize(partial(main, width=8))"),
-        ("def run():\n    study.optimize(main)\nrun()", "line 5 calls it: run()"),
-        ("tuner = study.Tuner(main)\nbest = tuner.fit()", "line 4 calls it: best = tuner.fit()"),
-        ("tuner: Tuner = study.Tuner(main)\ntuner = tuner.fit()", "line 4 calls it: tuner = tuner.fit()"),
-        ("study.Tuner(study.wrap(main)).fit()", "line 3 calls it: study.Tuner(study.wrap(main)).fit()"),
-        ("def make():\n    return Tuner(main)\nmake().fit()", "line 5 calls it: make().fit()"),
-        ("if study:\n    tuner = Tuner(main)\ntuner.fit()", "line 5 calls it: tuner.fit()"),
-        ("study.optimize(lambda trial: main(0.1))", "line 3 calls it: study.optimize(lambda trial: main(0.1))"),
-        ("best = min(map(main, [0.1, 0.2]))", "line 3 calls it: best = min(map(main, [0.1, 0.2]))"),
-        ("def run():\n    tuner = Tuner(main)\n    tuner.fit()\nrun()", "line 6 calls it: run()"),
+        ("print(main(0.1))", "line 3 runs it: print(main(0.1))"),
+        ("best = minimize(fn=main, times=3)", "line 3 runs it: best = minimize(fn=main, times=3)"),
+        ("best: float = main(0.1)", "line 3 runs it: best: float = main(0.1)"),
+        ("best = minimize(partial(main, width=8))", "line 3 runs it: best = minimize(partial(main, width=8))"),
+        ("def run():\n    study.optimize(main)\nrun()", "line 5 runs it: run()"),
+        ("tuner = study.Tuner(main)\nbest = tuner.fit()", "line 4 runs it: best = tuner.fit()"),
+        ("tuner: Tuner = study.Tuner(main)\ntuner = tuner.fit()", "line 4 runs it: tuner = tuner.fit()"),
+        ("study.Tuner(study.wrap(main)).fit()", "line 3 runs it: study.Tuner(study.wrap(main)).fit()"),
+        ("def make():\n    return Tuner(main)\nmake().fit()", "line 5 runs it: make().fit()"),
+        ("if study:\n    tuner = Tuner(main)\ntuner.fit()", "line 5 runs it: tuner.fit()"),
+        ("study.optimize(lambda trial: main(0.1))", "line 3 runs it: study.optimize(lambda trial: main(0.1))"),
+        ("best = min(map(main, [0.1, 0.2]))", "line 3 runs it: best = min(map(main, [0.1, 0.2]))"),
+        ("def run():\n    tuner = Tuner(main)\n    tuner.fit()\nrun()", "line 6 runs it: run()"),
     ],
 )
 def test_function_that_its_file_calls_at_each_import_is_refused(code, line, tmp_path):
     (tmp_path / "train.py").write_text(f"import study\ndef main(lr): ...\n{code}")
     with pytest.raises(UsageError) as error:
         find_script_command("train.py:main", tmp_path, {"lr"})
-    rule = "train.py:main must be called only below if __name__ == '__main__':, because each trial imports its file"
+    rule = "train.py:main must run only below \"if __name__ == '__main__':\", since each trial imports its file"
     assert str(error.value) == f"{rule}, but {line}"
 
 
 def test_function_of_a_config_that_its_file_tunes_at_each_import_is_refused(tmp_path):
     code = "from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)\ntuner.fit()"
     (tmp_path / "train.py").write_text(code)
-    with pytest.raises(UsageError, match=r"but line 4 calls it: tuner\.fit\(\)$"):
+    with pytest.raises(UsageError, match=r"but line 4 runs it: tuner\.fit\(\)$"):
         find_script_command("train.py:main", tmp_path, {"lr"})
 
 
