@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
@@ -135,6 +135,9 @@ def check_target(target: Any, text: str, hint: str = "") -> "type[Task[Any]] | N
     """
     if _is_task(target):
         check_task_class(target, text)
+    elif inspect.isfunction(target) and (others := _list_other_arguments(target)):
+        rule = f"{text} must be a function of a config alone, but needs {', '.join(others)}, too."
+        raise UsageError(f"{rule} Give it a default, or name a function that has it.")
     elif not _is_trainable_function(target):
         problem = "must be a class that derives from Task, or a function of a config, but is neither."
         raise UsageError(f"{text} {problem} {hint}".rstrip())
@@ -338,6 +341,17 @@ def _is_trainable_function(value: Any) -> bool:
             inspect.signature(value).bind(*range(count))
             return True
     return False
+
+
+def _list_other_arguments(function: Callable[..., Any]) -> list[str]:
+    """Return the arguments that a function needs besides the first, which is its config."""
+    given = [*inspect.signature(function).parameters.values()]
+    needed = [
+        each
+        for each in given
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    return [each.name for each in needed if each is not given[0] or each.kind is each.KEYWORD_ONLY]
 
 
 def check_task_class(task_class: "type[Task[Any]]", text: str) -> None:

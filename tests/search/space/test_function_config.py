@@ -177,7 +177,14 @@ def test_function_of_a_config_is_found_in_its_file(file, name):
     assert (source.reference, source.modules) == (f"functions_of_a_user:{name}", {file.name: file})
 
 
-@pytest.mark.parametrize("name", ["Model", "two", "number"])
+def test_function_that_needs_more_than_a_config_is_refused(file):
+    assert problems_of(load_task_source, f"{file}:two") == [
+        f"{file}:two must be a function of a config alone, but needs data, too. Give it a default, or name a function "
+        "that has it."
+    ]
+
+
+@pytest.mark.parametrize("name", ["Model", "number"])
 def test_name_of_no_task_is_refused_with_the_candidates(file, name):
     assert problems_of(load_task_source, f"{file}:{name}") == [
         f"{file}:{name} must be a class that derives from Task, or a function of a config, but is neither. "
