@@ -106,7 +106,8 @@ def main(
 ) -> None:
     """Search over the parameters of a training task, and compare the trials in MLflow.
 
-    TASK is arc, liquid, lm, path/to/file.py:ClassName, package.module:ClassName, or a function of either.
+    TASK is arc, liquid, lm, path/to/file.py:NAME or package.module:NAME. NAME is a task class, or a function of a
+    config as for Ray Train and Ray Tune.
     NAME=VALUE fixes a parameter of TASK, as --set does.
 
     Instead of TASK, -- COMMAND runs a program as it is, e.g. -- python train.py --lr {lr} --seed {seed}. A function

@@ -76,7 +76,7 @@ class SearchConfig(
         "Task",
         ...,
         "",
-        "Task to train: arc, liquid, lm, FILE.py:ClassName, package.module:ClassName, or a function of either.",
+        "Task to train: arc, liquid, lm, FILE.py:NAME or package.module:NAME of a task class or a function.",
     )
 
     if not TYPE_CHECKING:  # else mypy would not know the fields as arguments
@@ -203,7 +203,7 @@ class SearchConfig(
         if self.scheduler != "none" and self.fidelity == "epochs" and "epochs" not in {*self.set, *self.search}:
             yield (
                 f"--set epochs=N must be given with --scheduler {self.scheduler}: how many reports a trial makes. "
-                "With --scheduler none it ends when the function returns."
+                "Or give --scheduler none: then it ends when the function returns, also without a report."
             )
         if self.makes_model:
             yield (

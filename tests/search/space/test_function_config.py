@@ -129,7 +129,7 @@ def test_schedule_follows_the_epochs_and_the_given_mode(planned):
         ({"objective": "", "set": {}},
          ["--objective must be given, e.g. val/loss:min: the metric that train_fn reports and is judged by.",
           "--set epochs=N must be given with --scheduler hyperband: how many reports a trial makes. "
-          "With --scheduler none it ends when the function returns."]),
+          "Or give --scheduler none: then it ends when the function returns, also without a report."]),
         ({"set": {"epochs": "0"}}, ["--set epochs must be greater than or equal to 1, but got 0."]),
         ({"search": {"epochs": "3..9"}, "set": {}},
          ["--search epochs must come with --scheduler none: the scheduler decides the number of epochs."]),
