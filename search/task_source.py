@@ -137,7 +137,7 @@ def check_target(target: Any, text: str, hint: str = "") -> "type[Task[Any]] | N
         check_task_class(target, text)
     elif inspect.isfunction(target) and (others := _list_other_arguments(target)):
         rule = f"{text} must be a function of a config alone, but needs {', '.join(others)}, too."
-        raise UsageError(f"{rule} Give it a default, or name a function that has it.")
+        raise UsageError(f"{rule} Give it a default, or name a function that has it. {hint}".rstrip())
     elif not _is_trainable_function(target):
         problem = "must be a class that derives from Task, or a function of a config, but is neither."
         raise UsageError(f"{text} {problem} {hint}".rstrip())
@@ -345,7 +345,10 @@ def _is_trainable_function(value: Any) -> bool:
 
 def _list_other_arguments(function: Callable[..., Any]) -> list[str]:
     """Return the arguments that a function needs besides the first, which is its config."""
-    given = [*inspect.signature(function).parameters.values()]
+    try:
+        given = [*inspect.signature(function).parameters.values()]
+    except ValueError:  # it wraps a builtin
+        return []
     needed = [
         each
         for each in given

@@ -8,10 +8,15 @@ RUNNERS = {"fit", "fmin", "maximize", "minimize", "optimize", "run", "search", "
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # not run where they are defined
 
 
-def find_calls(task: str, function: ast.FunctionDef, body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield a line for each statement of a file that calls a function of it when the file is imported."""
-    calling = {function.name}  # and functions that call it, perhaps by another one
-    holding = {function.name}  # and what is made of it, as in tuner = Tuner(objective)
+def find_calls(task: str, body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield a line for each statement of a file that calls a function of it when the file is imported.
+
+    Args:
+        task: A text like "train.py:main".
+    """
+    name = task.rpartition(":")[2]
+    calling = {name}  # and functions that call it, perhaps by another one
+    holding = {name}  # and what is made of it, as in tuner = Tuner(objective)
     count = 0
     while count < len(calling) + len(holding):
         count = len(calling) + len(holding)
@@ -78,7 +83,10 @@ def _calls_any(nodes: Sequence[ast.AST], calling: Collection[str], holding: Coll
 
 
 def _list_names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    """Return the variables in a tree, except in texts about them as `function.__name__`."""
+    nodes = [*ast.walk(tree)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("__")]
+    return {node.id for node in nodes if isinstance(node, ast.Name) and node not in texts}
 
 
 def _list_stored(nodes: Iterator[ast.AST] | Sequence[ast.AST]) -> set[str]:

@@ -68,20 +68,22 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
         return None
     function = find_function(body, name)
     if function is None:
+        # A class is no variable; what makes one of a task does not train it.
+        _refuse(find_calls(task, body) if any(_assigns(each, name) for each in body) else ())
         return None
     root = None if module else find_package_root(file)
     label = get_module_name(file, root) if root == folder else path  # which finds relative imports
     if is_objective(function, body):
         [(trial, _), *_] = list_arguments(function)
         remedy = "Give it a default, or name a function of the trial alone."
-        _refuse(find_missing(task, function, [trial], remedy), find_calls(task, function, body))
+        _refuse(find_missing(task, function, [trial], remedy), find_calls(task, body))
         return (sys.executable, "-m", CALL_OBJECTIVE, label, name)
     if takes_parameters(function, body, parameters) and not _is_program(function, body, PARSERS):
         remedy = "Give it by --search or --set, or give it a default."
-        _refuse(find_missing(task, function, parameters, remedy), find_calls(task, function, body))
+        _refuse(find_missing(task, function, parameters, remedy), find_calls(task, body))
         return (sys.executable, "-m", CALL_FUNCTION, label, name)
     if not _is_program(function, body, PARSERS | ALSO_PARSERS):
-        _refuse(find_calls(task, function, body))
+        _refuse(find_calls(task, body))
         return None
     is_called = _is_called(function, body)
     if module and is_called:
@@ -89,6 +91,10 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
     if module:
         return (sys.executable, "-c", CALL_MODULE, path, name)
     return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
+
+
+def _assigns(statement: ast.stmt, name: str) -> bool:
+    return isinstance(statement, ast.Assign) and any(is_name(target, name) for target in statement.targets)
 
 
 def _refuse(*problems: Iterable[str]) -> None:

@@ -214,9 +214,19 @@ def test_function_of_a_config_that_its_file_tunes_at_each_import_is_refused(tmp_
         find_script_command("train.py:main", tmp_path, {"lr"})
 
 
+def test_variable_that_holds_a_function_must_not_be_tuned_at_each_import(tmp_path):
+    code = "def train(config, data): ...\nmain = with_parameters(train, data=3)\ntuner = Tuner(main)\ntuner.fit()"
+    (tmp_path / "train.py").write_text(code)
+    with pytest.raises(UsageError, match=r"but line 4 runs it: tuner\.fit\(\)$"):
+        find_script_command("train.py:main", tmp_path, {"lr"})
+    (tmp_path / "train.py").write_text("class main: ...\nprint(main())")
+    assert find_script_command("train.py:main", tmp_path, {"lr"}) is None
+
+
 @pytest.mark.parametrize(
     "code",
     [
+        "from ray import tune\ndef main(config): ...\nNAME = main.__name__\nsubprocess.run(['echo', NAME])",
         "from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)",
         f"from ray import tune\ndef main(config): ...\ntuner = tune.Tuner(main)\n{GUARD}tuner.fit()",
         "def main(config): ...\nmodel.fit(data)",

@@ -180,7 +180,7 @@ def test_function_of_a_config_is_found_in_its_file(file, name):
 def test_function_that_needs_more_than_a_config_is_refused(file):
     assert problems_of(load_task_source, f"{file}:two") == [
         f"{file}:two must be a function of a config alone, but needs data, too. Give it a default, or name a function "
-        "that has it."
+        "that has it. Choose from more, plain, train."
     ]
 
 
