@@ -1,6 +1,9 @@
 """What the functions of `ray.train` and `ray.tune` do in a worker."""
 
+import inspect
 import os
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from searchlight.trainables.private_api import set_train_fn_utils, tune_globals
@@ -14,6 +17,18 @@ def set_ray_functions(functions: Any) -> None:
     """
     set_train_fn_utils(functions)
     tune_globals["_session"] = functions and TuneSession(functions)
+
+
+def call_function(function: Callable[..., Any], arguments: list[Any], report: Callable[[Any], None]) -> Any:
+    """Return what a function returns, or report what it yields: Ray Tune takes both."""
+    result = function(*arguments)
+    if not inspect.isgenerator(result):
+        return result
+    with closing(result):
+        for metrics in result:
+            if metrics is not None:
+                report(metrics)
+    return None
 
 
 class TuneSession:

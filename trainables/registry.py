@@ -2,11 +2,13 @@
 
 import importlib
 import importlib.util
+import linecache
 import os
 import re
 import sys
 import sysconfig
 import tomllib
+import traceback
 from collections.abc import Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -193,11 +195,18 @@ def describe_missing_file(error: BaseException) -> str:
 
 
 def describe_missing_value(error: BaseException, config: Mapping[str, Any]) -> str:
-    """Return a remedy, to follow the message of `error`, if a function wants a value that its config lacks, or ""."""
+    """Return a remedy, to follow the message of `error`, if a function asks its config for what it lacks, or "".
+
+    The line that raised the error must have `config["key"]`, since a function may ask other dicts, too.
+    """
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
-    if not isinstance(key, str) or not key.isidentifier() or key in config:
+    if not isinstance(key, str):
         return ""
-    return f": the config has no value of that name; add --set {key}=VALUE"
+    *_, (frame, number) = traceback.walk_tb(error.__traceback__)
+    line = linecache.getline(frame.f_code.co_filename, number)
+    owners = [name for name, value in frame.f_locals.items() if isinstance(value, dict) and {*config} <= {*value}]
+    is_asked = any(f"{owner}[{quote}{key}{quote}]" in line for owner in owners for quote in ("'", '"'))
+    return f": the config has no value of that name; add --set {key}=VALUE" if is_asked else ""
 
 
 def find_user_frame(stack: str) -> str:

@@ -29,7 +29,7 @@ from searchlight.trainables.preflight.messages import AuditResult
 from searchlight.trainables.preflight.shadow_device.check import PART, find_unseen, find_waits, find_wrong_device
 from searchlight.trainables.preflight.shadow_device.shadow import shadow_cuda
 from searchlight.trainables.private_api import LocalTrainFnUtils, get_train_fn_utils
-from searchlight.trainables.ray_functions import set_ray_functions
+from searchlight.trainables.ray_functions import call_function, set_ray_functions
 from searchlight.trainables.registry import describe_missing_value, find_user_frame
 from searchlight.trainables.update.parameters import get_local, get_parameters, is_sharded
 
@@ -127,7 +127,7 @@ def _call(function: Callable[..., Any], config: Mapping[str, Any], utils: Any) -
         before = get_train_fn_utils()
     set_ray_functions(utils)
     try:
-        function(dict(config))
+        call_function(function, [dict(config)], utils.report)
     except AuditEnded:
         pass
     except (Exception, SystemExit) as error:  # whatever the function raises is what the audit is to tell

@@ -29,7 +29,7 @@ from searchlight.trainables.command.call import name_metrics
 from searchlight.trainables.filesystem.paths import StoragePath, get_arrow_location, parse_path
 from searchlight.trainables.filesystem.storage_errors import UnwritableError
 from searchlight.trainables.flatten import flatten
-from searchlight.trainables.ray_functions import set_ray_functions
+from searchlight.trainables.ray_functions import call_function, set_ray_functions
 from searchlight.trainables.training.resource_usage import ResourceUsage, aggregate_usage
 from searchlight.trainables.worker.endings import build_interruption, build_unwritable
 from searchlight.trainables.worker.messages import (
@@ -102,6 +102,7 @@ class Session:
         self._end: WorkerReport | None = None
         self._error: BaseException | None = None
         self._has_returned = False
+        self._source = "ray.train.report"  # of a report
         self._left_out: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -302,11 +303,7 @@ class Session:
             self._since = time.perf_counter()
             result = None
             with context, _successful_exits():
-                result = function(*_build_arguments(function, self.segment.config))
-                if inspect.isgenerator(result):  # as Ray Tune takes it
-                    for metrics in result:
-                        self.report(name_metrics(metrics, self._objectives))
-                    result = None
+                result = call_function(function, _build_arguments(function, self.segment.config), self._report_yielded)
             if self._end is None:
                 self._finish_function(result)
         except TrialEnded:
@@ -325,7 +322,7 @@ class Session:
         One that has reported nothing reports what it returned.
         """
         self._gather_arrivals(_Arrival(True))
-        self._has_returned = True
+        self._has_returned, self._source = True, "what the function returns"
         if max(self.number, self.segment.epoch) == 0:
             metrics = {} if result is None else name_metrics(result, self._objectives)
             if not self.context.broadcast_object(bool(self._extract_numbers(metrics)[0])):
@@ -333,6 +330,10 @@ class Session:
                 self._fail(f"{rule}, but returned {result!r:.100}")
             self.report(metrics)
         self.end_trial(SegmentEnd("completed", ""))
+
+    def _report_yielded(self, metrics: Any) -> None:
+        self._source = "what the function yields"
+        self.report(name_metrics(metrics, self._objectives))
 
     def _gather_arrivals(self, own: _Arrival) -> list[_Arrival]:
         """Wait for all ranks, and return the arrival of each."""
@@ -346,11 +347,10 @@ class Session:
 
     def _check_objectives(self, numbers: dict[str, float], names: str, costs: dict[str, float]) -> None:
         """End the trial if an objective is missing or not finite."""
-        source = "what the function returns" if self._has_returned else "ray.train.report"
         for objective in self._objectives:
             if objective not in numbers:
                 which = "the objective" if len(self._objectives) == 1 else "an objective or the metric of a constraint"
-                self._fail(f"{source} must have a number {objective!r}, {which}, but got {names}")
+                self._fail(f"{self._source} must have a number {objective!r}, {which}, but got {names}")
         for objective in self._objectives:
             if not math.isfinite(value := numbers[objective]):
                 reason = f"{objective} is {value} in report {self.number}"

@@ -106,6 +106,16 @@ def test_check_on_a_simulated_gpu_names_the_value_that_a_function_lacks():
     assert find_gpu_problems(lambda: read_rate, {"lr": 0.1}) == []
 
 
+def yields(config):
+    yield {"loss": read_rate(config)}
+
+
+def test_function_that_yields_is_audited_to_its_first_report():
+    (note,) = find_gpu_problems(lambda: yields, {"epochs": 2})
+    assert "add --set lr=VALUE" in str(note)
+    assert find_gpu_problems(lambda: yields, {"lr": 0.1}) == []
+
+
 def test_function_finds_what_its_workers_have_imported(monkeypatch):
     monkeypatch.delitem(sys.modules, "ray.train.torch")
     monkeypatch.delattr(ray.train, "torch")

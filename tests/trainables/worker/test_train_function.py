@@ -329,7 +329,9 @@ def test_what_a_function_yields_are_its_reports(stretch):
     *reports, end = run("yields", stretch(until=9, epochs=2))
     assert metrics(reports) == [{"loss": 1.0}, {"loss": 0.5}]
     assert (end, train_functions.SEEN) == (SegmentEnd("completed", ""), ["ended"])
-    assert metrics(run("yields", stretch(until=1, epochs=2))) == [{"loss": 1.0}]
+    report, end = run("yields", stretch(until=1, is_last=True, epochs=2))
+    assert (metrics([report]), end) == ([{"loss": 1.0}], SegmentEnd("completed", ""))
+    assert train_functions.SEEN == ["ended", "ended"]
 
 
 def test_stop_does_not_interrupt_a_function_that_has_returned(stretch):
@@ -350,6 +352,7 @@ def test_what_a_function_returns_after_a_report_is_no_report(stretch):
         ("silent", f"{RULE}, but returned None"),
         ("exits", "RuntimeError: the function raised SystemExit: enough"),
         ("raises", "KeyError: 'no such puzzle'"),
+        ("yields_another_metric", "what the function yields must have a number 'loss', the objective, but got acc"),
         ("lacks_a_value", "KeyError: 'rate': the config has no value of that name; add --set rate=VALUE"),
         ("uploads_itself", "ray.train.report must leave its checkpoint to the search, but got an upload of its own"),
         ("takes_a_data_set", "RuntimeError: ray.train.get_dataset_shard must have a data set, but a search passes none."
@@ -363,6 +366,10 @@ def test_trial_fails_with_its_reason_and_the_next_is_unharmed(stretch, function,
     if function == "raises":
         assert f"in {function}" in report.traceback
     assert len(run("resumes", stretch(trial=1))) == 3
+
+
+def test_value_that_another_dict_lacks_is_none_of_the_config(stretch):
+    assert last("lacks_a_value_of_its_own", stretch(optimizer="adamw")).reason == "KeyError: 'adamw'"
 
 
 def test_folder_that_cannot_be_written_interrupts_a_trial(stretch):

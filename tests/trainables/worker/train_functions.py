@@ -126,14 +126,25 @@ def is_made_for_tune(config):
 
 
 def yields(config):
-    """As Ray Tune takes it. What follows the last report runs, too."""
-    for epoch in range(config["epochs"]):
-        yield {"loss": 1 / (epoch + 1)}
-    SEEN.append("ended")
+    """As Ray Tune takes it."""
+    try:
+        yield None
+        for epoch in range(config["epochs"]):
+            yield {"loss": 1 / (epoch + 1)}
+    finally:
+        SEEN.append("ended")
+
+
+def yields_another_metric(config):
+    yield {"acc": 1.0}
 
 
 def lacks_a_value(config):
     return {"loss": config["rate"] + config["depth"]}
+
+
+def lacks_a_value_of_its_own(config):
+    return {"loss": {"adam": 1.0}[config["optimizer"]]}
 
 
 def silent():
