@@ -15,8 +15,8 @@ def set_ray_functions(functions: Any) -> None:
     Args:
         functions: A `TrainFnUtils` of Ray, or None outside of a worker.
     """
-    set_train_fn_utils(functions)
     tune_globals["_session"] = functions and TuneSession(functions)
+    set_train_fn_utils(functions)
 
 
 def call_function(function: Callable[..., Any], arguments: list[Any], report: Callable[[Any], None]) -> Any:
