@@ -30,7 +30,8 @@ def test_mistake_in_a_function_ends_the_search_after_one_trial(make_cli):
     options = ["--trials", "6", "--scheduler", "none", "--objective", "loss:min", "--search", "lr=1e-3..1e-1:log"]
     done = cli.run("wrong.py:train_fn", *options, "--concurrency", "2", "--confirm", "0", "--name", "wrong")
     assert done.returncode == 2, done.stdout
-    assert "trial 0 failed before its first report: KeyError: 'rate', at wrong.py, line 5" in done.stderr
+    remedy = "the config has no value of that name; add --set rate=VALUE"
+    assert f"trial 0 failed before its first report: KeyError: 'rate': {remedy}, at wrong.py, line 5" in done.stderr
     assert "in train_fn" in (cli.folder / "runs" / "wrong" / "errors" / "trial-0.txt").read_text(encoding="utf-8")
     assert "trial 1" not in done.stderr
     assert done.stderr.count("KeyError") == 1, "and no other reason"
