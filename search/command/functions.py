@@ -76,10 +76,8 @@ def takes_parameters(function: ast.FunctionDef, body: Sequence[ast.stmt], parame
         body: The file of the function.
     """
     given = function.args
-    others = [node for node in body if isinstance(node, ast.Assign)]
-    is_replaced = any(is_name(target, function.name) for node in others for target in node.targets)
     roots = {ast.unparse(each).partition(".")[0] for each in function.decorator_list}
-    if is_replaced or given.posonlyargs or given.vararg or roots - DECORATING:
+    if assigns(body, function.name) or given.posonlyargs or given.vararg or roots - DECORATING:
         return False  # what replaces or decorates it may turn a config into arguments
     own = [name for name, _ in list_arguments(function)]
     named = [name for name in parameters if name not in (EPOCHS, SEED)]
@@ -112,6 +110,11 @@ def find_missing(task: str, function: ast.FunctionDef, given: Collection[str], r
     for name, default in list_arguments(function):
         if default is None and name not in (*given, SEED):
             yield f"{task} must get a value for its argument {name}, but gets none. {remedy}"
+
+
+def assigns(body: Sequence[ast.stmt], name: str) -> bool:
+    """Return whether statements assign a variable of a name."""
+    return any(is_name(target, name) for node in body if isinstance(node, ast.Assign) for target in node.targets)
 
 
 def is_name(node: ast.AST, name: str) -> bool:

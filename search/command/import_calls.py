@@ -3,9 +3,11 @@
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
+from searchlight.search.command.functions import DEFINITIONS
+
 # What calls the functions that it or its object gets, as optimizers and tuners do.
 RUNNERS = {"fit", "fmin", "maximize", "minimize", "optimize", "run", "search", "submit", "tune"}
-SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # not run where they are defined
+SCOPES = (*DEFINITIONS, ast.Lambda)  # not run where they are defined
 
 
 def find_calls(task: str, body: Sequence[ast.stmt]) -> Iterator[str]:

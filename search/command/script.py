@@ -9,6 +9,7 @@ from pathlib import Path
 
 from searchlight.search.command.functions import (
     DEFINITIONS,
+    assigns,
     find_function,
     find_missing,
     is_name,
@@ -69,7 +70,7 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
     function = find_function(body, name)
     if function is None:
         # A class is no variable; what makes one of a task does not train it.
-        _refuse(find_calls(task, body) if any(_assigns(each, name) for each in body) else ())
+        _refuse(find_calls(task, body) if assigns(body, name) else ())
         return None
     root = None if module else find_package_root(file)
     label = get_module_name(file, root) if root == folder else path  # which finds relative imports
@@ -91,10 +92,6 @@ def find_script_command(task: str, folder: Path, parameters: Collection[str] = (
     if module:
         return (sys.executable, "-c", CALL_MODULE, path, name)
     return (sys.executable, path) if is_called else (sys.executable, "-c", CALL, path, name)
-
-
-def _assigns(statement: ast.stmt, name: str) -> bool:
-    return isinstance(statement, ast.Assign) and any(is_name(target, name) for target in statement.targets)
 
 
 def _refuse(*problems: Iterable[str]) -> None:
